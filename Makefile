@@ -1,0 +1,54 @@
+# Everything runs in a virtual environment of its own; the first target that needs it creates it.
+# Another interpreter: make setup PYTHON=python3.13 VENV=.venv-3.13
+
+PYTHON ?= python3
+VENV ?= .venv
+SAMPLE ?= traces/training-dataloader.json.gz
+TESTS ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check lint types test bench format docs dist clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-14s%s\n", $$1, $$2}'
+
+setup: $(INSTALLED) ## create the virtual environment and install the project with what its tests need
+
+$(INSTALLED): pyproject.toml
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED) ## say where the wall time of a sample trace went
+	$(BIN)/advise $(SAMPLE)
+
+check: lint types test ## style, types and tests: what has to pass
+
+lint: $(INSTALLED) ## ruff: lints and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy, strict
+	$(BIN)/mypy
+
+test: $(INSTALLED) ## the tests alone; some of them: make test TESTS='-k window'
+	$(BIN)/python -m pytest $(TESTS)
+
+bench: $(INSTALLED) ## measure speed and memory
+	$(BIN)/python -m pytest tests/benchmarks $(TESTS)
+
+format: $(INSTALLED) ## rewrite the code as the formatter wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## refresh the outputs that the README shows
+	$(BIN)/python -m tests.readme
+
+dist: $(INSTALLED) ## build the source archive and the wheel into dist/
+	$(BIN)/python -m build
+
+clean: ## remove what was built, the virtual environment included
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
