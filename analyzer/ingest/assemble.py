@@ -1,0 +1,199 @@
+"""From rows in any order to a Trace: damage set aside, sorted, corrupt ends clipped, operations tied to their launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from analyzer.trace import (
+    FIRST_OPERATION,
+    LAST_OPERATION,
+    NO_MEMORY,
+    NONE,
+    Bool,
+    Device,
+    Int8,
+    Int32,
+    Int64,
+    Kind,
+    Memory,
+    Note,
+    Process,
+    Sparse,
+    Thread,
+    Trace,
+)
+
+LONGEST_NS = 7 * 86_400 * 10**9  # a longer event is a clock that overflowed, not a kernel
+
+
+@dataclass
+class Rows:
+    """Rows as a reader collected them, n of each column, any order; the meaning of a column is that of `Trace`."""
+
+    kind: Int8
+    start_ns: Int64
+    end_ns: Int64
+    untimed: Bool
+    """[n] the row has no usable time; its start and end mean nothing."""
+    name_code: Int32
+    process: Int32
+    thread: Int32
+    device: Int32
+    stream: Int64
+    correlation: Int64
+    bytes: Int64
+    names: Sequence[str]
+    threads: Sequence[Thread]
+    processes: Sequence[Process]
+    devices: Sequence[Device]
+    integers: dict[str, Sparse] = field(default_factory=dict)
+    texts: dict[str, Sparse] = field(default_factory=dict)
+    strings: Sequence[str] = ()
+    memory: Memory = NO_MEMORY
+
+
+def assemble(
+    rows: Rows,
+    *,
+    name: str,
+    format: str,
+    producer: str,
+    metadata: dict[str, Any],
+    base_ns: int | None = None,
+    rank: int | None = None,
+    captured_ns: tuple[int, int] | None = None,
+    notes: Sequence[Note] = (),
+) -> Trace:
+    """The Trace of these rows. `notes` are what the reader found; what is found here is added."""
+    health = list(notes)
+    order = _usable_in_order(rows, health)
+    kind, start, end = rows.kind[order], rows.start_ns[order], rows.end_ns[order]
+    columns = {
+        column: getattr(rows, column)[order]
+        for column in ("name_code", "process", "thread", "device", "stream", "correlation", "bytes")
+    }
+    columns["correlation"] = np.where(columns["correlation"] > 0, columns["correlation"], NONE)
+    operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
+    end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
+    launch = _launches(kind, operation, columns)
+    place = np.full(len(rows.kind), NONE, np.int64)
+    place[order] = np.arange(len(order))
+    return Trace(
+        name=name,
+        format=format,
+        producer=producer,
+        start_ns=start,
+        end_ns=end,
+        kind=kind,
+        launch=launch,
+        names=tuple(rows.names),
+        threads=tuple(rows.threads),
+        processes=tuple(rows.processes),
+        devices=tuple(rows.devices),
+        integers={key: _moved(column, place) for key, column in rows.integers.items()},
+        texts={key: _moved(column, place) for key, column in rows.texts.items()},
+        strings=rows.strings,
+        memory=rows.memory,
+        metadata=metadata,
+        base_ns=base_ns,
+        rank=rank,
+        captured_ns=captured_ns,
+        health=tuple(health),
+        **columns,
+    )
+
+
+def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
+    """Indices of the rows with a usable time, sorted by (start, -end, index)."""
+    start, end = rows.start_ns, rows.end_ns
+    bad = rows.untimed | (end < start)
+    with np.errstate(over="ignore"):
+        bad |= (end - start) > LONGEST_NS
+    if bad.any():
+        kinds = [f"{int(n)} {Kind(k).name.lower()}" for k, n in zip(*np.unique(rows.kind[bad], return_counts=True), strict=True)]
+        health.append(
+            Note(
+                "quarantined-time",
+                f"{int(bad.sum())} events without a usable time are outside every number ({', '.join(kinds)}): "
+                "no timestamp or duration, a negative one, one over seven days, or both zero",
+                int(bad.sum()),
+            )
+        )
+    kept = np.flatnonzero(~bad)
+    start, end = start[kept], end[kept]
+    # Stable sorts, least significant key first; traces are nearly sorted, which timsort likes.
+    by_end = np.argsort(-end, kind="stable")
+    return np.asarray(kept[by_end[np.argsort(start[by_end], kind="stable")]], np.int64)
+
+
+def _moved(column: Sparse, place: Int64) -> Sparse:
+    to = place[column.rows]
+    keep = to != NONE
+    to, values = to[keep], column.values[keep]
+    order = np.argsort(to, kind="stable")
+    return Sparse(to[order], values[order])
+
+
+def shares_launch(process: Int32, correlation: Int64, operation: Bool) -> Bool:
+    """[n] the operation shares its correlation with another one: a node of a graph replay."""
+    result = np.zeros(len(correlation), np.bool_)
+    at = np.flatnonzero(operation & (correlation != NONE))
+    if len(at):
+        order = at[np.lexsort((correlation[at], process[at]))]
+        same = (correlation[order][1:] == correlation[order][:-1]) & (process[order][1:] == process[order][:-1])
+        result[order[1:]] |= same
+        result[order[:-1]] |= same
+    return result
+
+
+def _clip_corrupt_ends(
+    kind: Int8, start: Int64, end: Int64, operation: Bool, columns: dict[str, Any], health: list[Note]
+) -> Int64:
+    """A kernel that outlasts its next two kernels on the stream has a corrupt end: it is cut where the next one starts."""
+    single = (kind == Kind.KERNEL) & ~shares_launch(columns["process"], columns["correlation"], operation)
+    at = np.flatnonzero(single)
+    if len(at) < 3:
+        return end
+    # Within a stream by (start, end): what outlasts what is then a look at the next two.
+    order = at[np.lexsort((end[at], start[at], columns["stream"][at], columns["device"][at], columns["process"][at]))]
+    a, b, c = order[:-2], order[1:-1], order[2:]
+    same = np.ones(len(a), np.bool_)
+    for key in ("process", "device", "stream"):
+        same &= (columns[key][a] == columns[key][b]) & (columns[key][a] == columns[key][c])
+    corrupt = same & (end[a] > end[b]) & (end[a] > end[c])
+    if not corrupt.any():
+        return end
+    excess = int((end[a] - start[b])[corrupt].sum())
+    clipped = end.copy()
+    clipped[a[corrupt]] = start[b[corrupt]]
+    health.append(
+        Note(
+            "impossible-duration",
+            f"{int(corrupt.sum())} kernels outlast the next two on their stream: their ends are corrupt and were cut "
+            f"at the next start ({excess / 1000:,.3f} µs in all)",
+            int(corrupt.sum()),
+        )
+    )
+    return clipped
+
+
+def _launches(kind: Int8, operation: Bool, columns: dict[str, Any]) -> Int64:
+    """[n] for each operation the earliest call with its correlation in its process."""
+    launch = np.full(len(kind), NONE, np.int64)
+    correlation, process = columns["correlation"], columns["process"]
+    calls = np.flatnonzero((kind == Kind.CALL) & (correlation != NONE))
+    operations = np.flatnonzero(operation & (correlation != NONE))
+    if not len(calls) or not len(operations):
+        return launch
+    # (process, correlation) as one number; calls are in time order, so the first of equal keys is the earliest call.
+    distinct, codes = np.unique(np.concatenate([correlation[calls], correlation[operations]]), return_inverse=True)
+    key = np.concatenate([process[calls], process[operations]]).astype(np.int64) * len(distinct) + codes
+    keys, first = np.unique(key[: len(calls)], return_index=True)
+    at = np.minimum(np.searchsorted(keys, key[len(calls) :]), len(keys) - 1)
+    found = keys[at] == key[len(calls) :]
+    launch[operations[found]] = calls[first[at[found]]]
+    return launch

@@ -1,0 +1,369 @@
+"""A torch.profiler (Kineto) recording: what its Chrome events mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analyzer.ingest.assemble import Rows, assemble
+from analyzer.ingest.raw import MISSING, RawEvents
+from analyzer.trace import (
+    FIRST_OPERATION,
+    LAST_OPERATION,
+    NONE,
+    Bool,
+    Device,
+    Int32,
+    Int64,
+    Kind,
+    Memory,
+    Note,
+    Process,
+    Sparse,
+    Thread,
+    Trace,
+)
+
+# Every spelling since torch 1.8, in lower case.
+CATEGORIES = {
+    "cpu_op": Kind.OPERATOR, "operator": Kind.OPERATOR,
+    "cuda_runtime": Kind.CALL, "cuda_driver": Kind.CALL, "runtime": Kind.CALL, "driver": Kind.CALL,
+    "python_function": Kind.PYTHON, "python": Kind.PYTHON,
+    "user_annotation": Kind.RANGE, "user": Kind.RANGE,
+    "overhead": Kind.OVERHEAD,
+    "kernel": Kind.KERNEL, "gpu_op": Kind.KERNEL,
+    "gpu_memcpy": Kind.COPY, "memcpy": Kind.COPY,
+    "gpu_memset": Kind.SET, "memset": Kind.SET,
+    "cuda_sync": Kind.SYNC,
+    "gpu_user_annotation": Kind.PROJECTION,
+    "cuda_event": Kind.EVENT,
+}  # fmt: skip
+ACCELERATORS = ("mtia", "xpu", "hpu", "glow", "privateuse1", "npu")
+NO_STREAM = 4294967295  # what older CUPTI writes for "none"
+RANK_LABELS = (
+    re.compile(r"\[(?P<label>[^\]]*\d[^\]]*)\]\s*(?P<pid>-?\d+)"),
+    re.compile(r"(?P<label>(?:rank|[tdpe]p)[ _-]?\d+\S*?)[\s:|/]+(?P<pid>-?\d+)", re.IGNORECASE),
+)
+DAMAGE = {
+    "partial": "the file is cut short: what it holds is whole, what is missing is unknown",
+    "dropped-event": "damaged events were left out",
+    "repaired-event": "damaged events were repaired",
+}
+
+
+def to_trace(raw: RawEvents, path: Path) -> Trace:
+    """The Trace of a Chrome trace's events. `path` gives the name, and the rank where the file itself does not."""
+    used = _used(raw)
+    kind = _kinds(raw, used)
+    used, kind = used[kind != NONE], kind[kind != NONE].astype(np.int8)
+    ts, dur = raw.ts[used], raw.dur[used]
+    untimed = (ts == MISSING) | (dur == MISSING) | ((ts == 0) & (dur == 0))
+    start = np.where(untimed, 0, ts)
+    end = start + np.where(untimed, 0, dur)
+    integers = {key: _of_rows(rows, values, used, len(raw)) for key, (rows, values) in raw.integers.items()}
+    texts = {key: _of_rows(rows, codes, used, len(raw)) for key, (rows, codes) in raw.texts.items()}
+    pid, tid = raw.pid[used], raw.tid[used]
+    correlation = _dense(integers, "correlation", len(used))
+    on_device = kind >= Kind.KERNEL
+    device = _or_from_label(_dense(integers, "device", len(used)), pid, raw.strings, on_device)
+    stream = _or_from_label(_dense(integers, "stream", len(used)), tid, raw.strings, on_device)
+    stream[stream == NO_STREAM] = NONE
+    notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
+    processes, process = _processes(raw, kind, pid, device, correlation, start, notes)
+    threads, thread = _threads(raw, kind, pid, tid, process, on_device)
+    rows = Rows(
+        kind=kind,
+        start_ns=start,
+        end_ns=end,
+        untimed=untimed,
+        name_code=_codes(raw, used),
+        process=process,
+        thread=thread,
+        device=device.astype(np.int32),
+        stream=stream,
+        correlation=correlation,
+        bytes=_dense(integers, "bytes", len(used)),
+        names=raw.strings if raw.strings else [""],
+        threads=threads,
+        processes=processes,
+        devices=_devices(raw.metadata),
+        integers={k: v for k, v in integers.items() if k not in ("correlation", "device", "stream", "bytes") and len(v.rows)},
+        texts={k: v for k, v in texts.items() if len(v.rows)},
+        strings=raw.strings,
+        memory=_memory(raw, notes),
+    )
+    return assemble(
+        rows,
+        name=path.name,
+        format="kineto",
+        producer=_producer(raw.metadata),
+        metadata=raw.metadata,
+        base_ns=_integer(raw.metadata.get("baseTimeNanoseconds")),
+        rank=_rank(raw.metadata, path),
+        captured_ns=_captured(raw),
+        notes=notes,
+    )
+
+
+def _used(raw: RawEvents) -> Int64:
+    """Complete events (`ph` X), the only ones with a duration."""
+    return np.flatnonzero(raw.phase == ord("X"))
+
+
+def _per_code(codes: Int32, strings: list[str], value: Callable[[str], int], default: int = NONE) -> Int64:
+    """`value(string)` for every row, worked out once for each distinct string."""
+    present = np.flatnonzero(np.bincount(codes + 1)) if len(codes) else np.empty(0, np.int64)
+    table = np.full(int(present[-1]) + 1 if len(present) else 1, default, np.int64)
+    for code in present.tolist():
+        if code:
+            table[code] = value(strings[code - 1])
+    return table[codes + 1]
+
+
+def _category(text: str) -> int:
+    text = text.lower()
+    if text in CATEGORIES:
+        return CATEGORIES[text]
+    return Kind.ACCELERATOR if text.startswith(ACCELERATORS) else NONE
+
+
+def _kinds(raw: RawEvents, used: Int64) -> Int64:
+    return _per_code(raw.category[used], raw.strings, _category)
+
+
+def _codes(raw: RawEvents, used: Int64) -> Int32:
+    """Name codes; a row without a name gets that of the empty string, added when needed."""
+    codes = raw.name[used]
+    if (codes < 0).any():
+        if "" not in raw.strings:
+            raw.strings.append("")
+        codes = np.where(codes < 0, raw.strings.index(""), codes)
+    return codes.astype(np.int32)
+
+
+def _of_rows(rows: Int64, values: Any, used: Int64, n: int) -> Sparse:
+    """The part of a sparse argument that lies on the used rows, by their new numbers."""
+    place = np.full(n, NONE, np.int64)
+    place[used] = np.arange(len(used))
+    to = place[rows]
+    return Sparse(to[to != NONE], values[to != NONE])
+
+
+def _dense(integers: dict[str, Sparse], key: str, n: int) -> Int64:
+    return integers[key].dense(n) if key in integers else np.full(n, NONE, np.int64)
+
+
+def _or_from_label(column: Int64, label: Int32, strings: list[str], on_device: Bool) -> Int64:
+    """Device or stream of device rows; where the argument is missing it is the number in the row's pid or tid."""
+    column = np.where(on_device, column, NONE)
+    missing = np.flatnonzero(on_device & (column == NONE))
+    column[missing] = _per_code(label[missing], strings, _number_in)
+    return column
+
+
+def _number_in(text: str) -> int:
+    found = re.search(r"(-?\d+)\s*$", text)
+    return int(found[1]) if found and abs(int(found[1])) < 2**62 else NONE
+
+
+def _rank_label(pid: str) -> str:
+    """The rank's label in a pid of a merged file (`[TP00] 123` gives `TP00`), else nothing."""
+    for pattern in RANK_LABELS:
+        if found := pattern.fullmatch(pid.strip()):
+            return found["label"]
+    return ""
+
+
+def _processes(
+    raw: RawEvents, kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, notes: list[Note]
+) -> tuple[list[Process], Int32]:
+    """The scopes within which ids join, and each row's. One, unless the file merges several ranks."""
+    labels = {int(c): _rank_label(raw.strings[c]) for c in np.unique(pid).tolist() if c >= 0}
+    distinct = sorted({label for label in labels.values() if label})
+    if len(distinct) > 1:
+        numbers = [re.findall(r"\d+", label) for label in distinct]
+        ranks = [int(n[0]) if len(n) == 1 else None for n in numbers]
+        place = {label: i for i, label in enumerate(distinct)}
+        process = _per_code(pid, raw.strings, lambda text: place.get(_rank_label(text), 0), 0).astype(np.int32)
+        return [Process(None, rank, label) for rank, label in zip(ranks, distinct, strict=True)], process
+    calls = np.flatnonzero((kind == Kind.CALL) & (correlation > 0))
+    launchers = np.unique(pid[calls])
+    repeated = _launched_twice(pid[calls], correlation[calls])
+    if len(launchers) < 2 or not len(repeated):
+        return [Process(None)], np.zeros(len(kind), np.int32)
+    return _split_by_pid(raw, kind, pid, device, correlation, start, calls, launchers, repeated, notes)
+
+
+def _launched_twice(pid: Int32, correlation: Int64) -> Int64:
+    """Correlations with calls from more than one pid."""
+    pairs = np.unique(np.stack([correlation, pid.astype(np.int64)]), axis=1) if len(pid) else np.empty((2, 0), np.int64)
+    ids, times = np.unique(pairs[0], return_counts=True)
+    return np.asarray(ids[times > 1], np.int64)
+
+
+def _split_by_pid(
+    raw: RawEvents, kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, calls: Int64,
+    launchers: Int32, repeated: Int64, notes: list[Note],
+) -> tuple[list[Process], Int32]:  # fmt: skip
+    """The same correlation launched from two pids: several ranks in one file, told apart by who launched what.
+
+    A device whose unambiguous operations come from one pid is that pid's. On a device shared by several, an operation
+    with an ambiguous id goes with the launch of the same turn in time order, or stays unlinked where the counts differ.
+    """
+    owner_of_pid = {int(code): i for i, code in enumerate(launchers.tolist())}
+    process = np.array([owner_of_pid.get(int(code), 0) for code in pid.tolist()], np.int32)
+    operations = np.flatnonzero((kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION))
+    first_launcher = dict(zip(correlation[calls][::-1].tolist(), process[calls][::-1].tolist(), strict=True))
+    ambiguous = np.isin(correlation[operations], repeated)
+    for ordinal in np.unique(device[operations]).tolist():
+        here = operations[device[operations] == ordinal]
+        clear = [first_launcher[c] for c in correlation[here[~np.isin(correlation[here], repeated)]].tolist() if c in first_launcher]
+        owners, votes = np.unique(clear, return_counts=True) if clear else (np.empty(0, np.int64), np.empty(0, np.int64))
+        if len(owners) == 1:
+            process[here] = owners[0]
+            continue
+        process[here] = [first_launcher.get(c, owners[votes.argmax()] if len(owners) else 0) for c in correlation[here].tolist()]
+        for c in np.unique(correlation[here[np.isin(correlation[here], repeated)]]).tolist():
+            ops = here[correlation[here] == c]
+            ops = ops[np.argsort(start[ops], kind="stable")]
+            launches = calls[correlation[calls] == c]
+            launches = launches[np.argsort(start[launches], kind="stable")]
+            if len(ops) == len(launches):
+                process[ops] = process[launches]
+            else:
+                correlation[ops] = NONE
+    notes.append(
+        Note(
+            "duplicate-ids",
+            f"{len(repeated)} correlation ids are launched from {len(launchers)} processes: the file merges several ranks; "
+            f"{int(ambiguous.sum())} operations were told apart by device and time order",
+            len(repeated),
+        )
+    )
+    return [Process(None, i, raw.strings[code]) for i, code in enumerate(launchers.tolist())], process
+
+
+def _threads(
+    raw: RawEvents, kind: Any, pid: Int32, tid: Int32, process: Int32, on_device: Bool
+) -> tuple[list[Thread], Int32]:
+    """Host threads by (pid, tid). Overhead rows carry no thread."""
+    thread = np.full(len(kind), NONE, np.int32)
+    loose = (kind == Kind.OVERHEAD) & (_per_code(pid, raw.strings, lambda text: text.strip() == "-1") != 0)
+    host = np.flatnonzero(~on_device & ~loose)
+    if not len(host):
+        return [], thread
+    width = len(raw.strings) + 1
+    keys, inverse = np.unique((pid[host].astype(np.int64) + 1) * width + tid[host] + 1, return_inverse=True)
+    first = np.full(len(keys), NONE, np.int64)
+    first[inverse[::-1]] = host[::-1]
+    names = _thread_names(raw)
+    text = lambda code: raw.strings[code] if code >= 0 else ""  # noqa: E731
+    threads = [
+        Thread(int(process[row]), text(pid[row]), text(tid[row]), names.get((int(pid[row]), int(tid[row])), ""))
+        for row in first.tolist()
+    ]
+    thread[host] = inverse
+    return threads, thread
+
+
+def _thread_names(raw: RawEvents) -> dict[tuple[int, int], str]:
+    if "name" not in raw.texts:
+        return {}
+    rows, codes = raw.texts["name"]
+    return {
+        (int(raw.pid[row]), int(raw.tid[row])): raw.strings[code]
+        for row, code in zip(rows.tolist(), codes.tolist(), strict=True)
+        if raw.phase[row] == ord("M") and raw.name[row] >= 0 and raw.strings[raw.name[row]] == "thread_name"
+    }
+
+
+def _memory(raw: RawEvents, notes: list[Note]) -> Memory:
+    """`[memory]` instants; the CPU is device -1 whatever its id says."""
+    named = _per_code(raw.name, raw.strings, lambda text: text == "[memory]", 0) == 1
+    rows = np.flatnonzero(named & (raw.ts != MISSING))
+    rows = rows[np.argsort(raw.ts[rows], kind="stable")]
+    column = lambda key: _column(raw, key)[rows]  # noqa: E731
+    kind, ordinal = column("Device Type"), column("Device Id")
+    device = np.where((kind == 0) | (ordinal == MISSING), NONE, ordinal)
+    known = lambda values: np.where(values == MISSING, NONE, values)  # noqa: E731
+    size = column("Bytes")
+    return Memory(
+        raw.ts[rows], device.astype(np.int32), np.where(size == MISSING, 0, size),
+        known(column("Total Allocated")), known(column("Total Reserved")),
+    )  # fmt: skip
+
+
+def _column(raw: RawEvents, key: str) -> Int64:
+    column = np.full(len(raw), MISSING, np.int64)
+    if key in raw.integers:
+        rows, values = raw.integers[key]
+        column[rows] = values
+    return column
+
+
+def _devices(metadata: dict[str, Any]) -> list[Device]:
+    listed = metadata.get("deviceProperties")
+    devices = []
+    for i, properties in enumerate(listed if isinstance(listed, list) else []):
+        if not isinstance(properties, dict):
+            continue
+        major, minor = _integer(properties.get("computeMajor")), _integer(properties.get("computeMinor"))
+        ordinal = _integer(properties.get("id"))
+        devices.append(
+            Device(
+                ordinal=i if ordinal is None else ordinal,
+                name=str(properties.get("name") or ""),
+                sms=_integer(properties.get("numSms")),
+                memory_bytes=_integer(properties.get("totalGlobalMem")),
+                compute_capability=None if major is None or minor is None else (major, minor),
+                properties=properties,
+            )
+        )
+    return devices
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _producer(metadata: dict[str, Any]) -> str:
+    versions = [
+        f"{label} {metadata[key]}"
+        for key, label in (
+            ("cuda_runtime_version", "CUDA"), ("cupti_version", "CUPTI"),
+            ("hip_runtime_version", "HIP"), ("roctracer_version", "roctracer"), ("rocprofiler-sdk_version", "rocprofiler"),
+        )
+        if isinstance(metadata.get(key), (int, str))
+    ]  # fmt: skip
+    return "torch.profiler" + (f" ({', '.join(versions)})" if versions else "")
+
+
+def _rank(metadata: dict[str, Any], path: Path) -> int | None:
+    info = metadata.get("distributedInfo")
+    if isinstance(info, dict) and (rank := _integer(info.get("rank"))) is not None:
+        return rank
+    found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", path.name, re.IGNORECASE)
+    return int(found[1]) if found else None
+
+
+def _captured(raw: RawEvents) -> tuple[int, int] | None:
+    """The span that the profiler says it recorded."""
+    spans = _per_code(raw.category, raw.strings, lambda text: text.lower() == "trace", 0) == 1
+    rows = np.flatnonzero(spans & (raw.phase == ord("X")) & (raw.ts != MISSING) & (raw.dur != MISSING) & (raw.dur > 0))
+    if not len(rows):
+        return None
+    return int(raw.ts[rows].min()), int((raw.ts[rows] + raw.dur[rows]).max())
+
+
+def _damage(raw: RawEvents, code: str) -> str:
+    where = raw.first_damage.get(code)
+    return DAMAGE.get(code, code) + (f"; the first at {where}" if where else "")
