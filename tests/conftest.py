@@ -1,0 +1,72 @@
+"""What every test may ask for: the project's files, its sample traces and, where they lie, recordings of others."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+REAL = "ADVISE_REAL_TRACES"
+FORMATS = (".json.gz", ".json", ".sqlite")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `real` run only when ADVISE_REAL_TRACES names a folder; else they are deselected, not skipped."""
+    folder = os.environ.get(REAL)
+    if folder:
+        if not Path(folder).is_dir():
+            raise pytest.UsageError(f"{REAL}: no folder {folder}")
+        return
+    real = [item for item in items if item.get_closest_marker("real")]
+    if real:
+        items[:] = [item for item in items if item not in real]
+        config.hook.pytest_deselected(items=real)
+
+
+@pytest.fixture(scope="session")
+def real_traces() -> Path:
+    """The folder with recordings of others; for tests marked `real`."""
+    folder = os.environ.get(REAL)
+    if not folder:
+        pytest.fail(f"a test that uses real_traces needs the mark `real` ({REAL} is not set)")
+    return Path(folder).resolve()
+
+
+@pytest.fixture(scope="session")
+def sample() -> Callable[[str], Path]:
+    """Where a sample trace lies, by its name in traces/ with or without the suffix."""
+
+    def find(name: str) -> Path:
+        for suffix in ("", *FORMATS):
+            path = ROOT / "traces" / (name + suffix)
+            if path.is_file():
+                return path
+        raise FileNotFoundError(f"no sample trace {name} in traces/")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def project_files() -> list[Path]:
+    """Every file of the project: what git tracks or would add; without git, what is neither built nor hidden."""
+    git = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+        paths = [ROOT / name for name in listed if name]
+    except (OSError, subprocess.CalledProcessError):
+        paths = [path for path in ROOT.rglob("*") if not any(map(built, path.relative_to(ROOT).parts[:-1]))]
+    return sorted(path for path in paths if path.is_file())
+
+
+def built(folder: str) -> bool:
+    """Whether a folder of this name holds what tools made."""
+    hidden = folder.startswith(".") and folder != ".ci"
+    return hidden or folder in ("build", "dist", "__pycache__") or folder.endswith(".egg-info")

@@ -1,0 +1,120 @@
+"""What gets installed: the package whole, nothing beside it, and no more weight than promised."""
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LARGEST_INSTALL = 450 * 10**6
+"""Bytes on disk of everything that `pip install gpu-trace-advisor` brings."""
+
+NEVER_REQUIRED = {"torch", "holistictraceanalysis", "playwright", "selenium"}
+
+SHIPPED = {".py", ".typed", ".json", ".toml", ".yaml", ".html", ".css", ".js"}
+
+
+@pytest.fixture(scope="module")
+def project(root: Path) -> dict[str, Any]:
+    """pyproject.toml."""
+    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def packages(project: dict[str, Any], root: Path) -> dict[str, Path]:
+    """Each installed package and the folder that it is made of."""
+    mapping: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
+    folders = {}
+    for package in project["tool"]["setuptools"]["packages"]:
+        mapped = max((name for name in mapping if f"{package}.".startswith(f"{name}.")), key=len)
+        below = package[len(mapped) :].strip(".").split(".")
+        folders[package] = root.joinpath(mapping[mapped], *below)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The files of the wheel, built from the source archive, built from a copy of the project."""
+    work = tmp_path_factory.mktemp("build")
+    for path in project_files:
+        copy = work / "project" / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(work / "project")]
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = (work / "dist").glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        return archive.namelist()
+
+
+def test_every_folder_with_code_is_a_package(packages: dict[str, Path], root: Path) -> None:
+    parts = [root / name for name in ("analyzer", "rules", "templates")]
+    code = {path.parent for part in parts for path in part.rglob("*.py")}
+    assert code == set(packages.values())
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_every_file_of_every_package(
+    wheel: list[str], packages: dict[str, Path], project_files: list[Path]
+) -> None:
+    expected = {
+        f"{package.replace('.', '/')}/{path.name}"
+        for package, folder in packages.items()
+        for path in project_files
+        if path.parent == folder and path.suffix in SHIPPED
+    }
+    held = {name for name in wheel if ".dist-info/" not in name}
+    assert held == expected
+    assert "analyzer/py.typed" in held
+
+
+@pytest.mark.slow
+def test_only_the_package_reaches_site_packages(wheel: list[str], project: dict[str, Any]) -> None:
+    metadata = f"gpu_trace_advisor-{project['project']['version']}.dist-info"
+    assert {name.split("/")[0] for name in wheel} == {"analyzer", metadata}
+    assert f"{metadata}/licenses/LICENSE" in wheel
+    assert f"{metadata}/entry_points.txt" in wheel
+
+
+def test_installed_size_of_the_requirements(project: dict[str, Any]) -> None:
+    required = dict(closure(project["project"]["dependencies"]))
+    assert required.keys() >= {"numpy", "numba", "llvmlite", "pandas"}
+    assert not required.keys() & NEVER_REQUIRED
+    sizes = {name: size_on_disk(found) for name, found in required.items()}
+    assert sum(sizes.values()) <= LARGEST_INSTALL, sizes
+
+
+def closure(requirements: list[str]) -> Iterator[tuple[str, importlib.metadata.Distribution]]:
+    """Every distribution that these requirements bring into this environment, directly or not."""
+    seen = set()
+    waiting = [(Requirement(text), "") for text in requirements]
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        found = importlib.metadata.distribution(name)
+        for asked in {"", *requirement.extras}:
+            if (name, asked) not in seen:
+                seen.add((name, asked))
+                waiting += [(Requirement(text), asked) for text in found.requires or ()]
+        yield name, found
+
+
+def size_on_disk(found: importlib.metadata.Distribution) -> int:
+    """Bytes of the files that the distribution installed, compiled modules included."""
+    paths = (Path(str(found.locate_file(file))) for file in found.files or ())
+    return sum(path.stat().st_size for path in paths if path.is_file())

@@ -1,0 +1,103 @@
+"""What `import analyzer` offers: each public name listed, sorted, documented and loaded only when it is asked for."""
+
+import ast
+import inspect
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import analyzer
+from analyzer import errors
+
+NAMES: list[str] = sorted(getattr(analyzer, "__all__", []))
+
+
+def order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions, each by name."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_the_names_are_sorted_and_distinct() -> None:
+    assert analyzer.__all__ == sorted(set(NAMES), key=order)
+    assert NAMES
+
+
+def test_nothing_else_is_public() -> None:
+    found = {
+        name
+        for name, value in vars(analyzer).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").partition(".")[0] == "analyzer"
+    }
+    assert found <= set(NAMES)
+
+
+def test_dir_lists_the_names() -> None:
+    assert set(NAMES) <= set(dir(analyzer))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    name = "no_such_name"
+    with pytest.raises(AttributeError, match=name):
+        getattr(analyzer, name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_documented(name: str) -> None:
+    value = getattr(analyzer, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__name__ == name
+        assert value.__module__.startswith("analyzer.")
+        assert value.__doc__, f"analyzer.{name} has no docstring"
+        assert not value.__doc__.startswith(f"{name}("), f"analyzer.{name} has only the docstring that dataclass makes"
+
+
+def test_every_error_is_public() -> None:
+    raised = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert raised <= set(NAMES)
+
+
+def test_what_public_functions_take_and_give_is_public() -> None:
+    """A type of this package that stands in the signature of a public function can be imported from the same place."""
+    functions = [value for name in NAMES if inspect.isfunction(value := getattr(analyzer, name))]
+    seen = {
+        part.__name__
+        for function in functions
+        for hint in typing.get_type_hints(function).values()
+        for part in parts(hint)
+        if isinstance(part, type) and part.__module__.partition(".")[0] == "analyzer"
+    }
+    assert functions
+    assert seen <= set(NAMES)
+
+
+def parts(hint: object) -> list[object]:
+    """A type and all types inside it."""
+    return [hint, *(part for argument in typing.get_args(hint) for part in parts(argument))]
+
+
+def test_the_readme_imports_only_public_names(root: Path) -> None:
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    examples = readme.split("```python\n")[1:]
+    used = {
+        node.attr
+        for example in examples
+        for node in ast.walk(ast.parse(example.split("```")[0]))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "analyzer"
+    }
+    assert used
+    assert used <= set(NAMES)
+
+
+def test_importing_the_package_loads_no_module_of_it() -> None:
+    loaded = "import sys, analyzer; print(*[name for name in sys.modules if name.startswith(('analyzer.', 'numpy'))])"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_a_star_import_gives_every_name() -> None:
+    names = "names = {}; exec('from analyzer import *', names); print(*sorted(set(names) - {'__builtins__'}))"
+    done = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == NAMES
