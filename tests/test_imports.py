@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "analyzer"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "intervals"},
+    {"errors", "compiled", "intervals"},
     {"trace"},
     {"ingest", "kernels"},
     {"host", "window"},
