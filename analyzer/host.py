@@ -1,0 +1,371 @@
+"""What the host was doing: each host record's class by its name, and on each thread the record that decides an instant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from analyzer import compiled
+from analyzer.intervals import Intervals, overlaps, remainder, union
+from analyzer.trace import NONE, Bool, Int8, Int32, Int64, Kind, Trace
+
+
+class Doing(IntEnum):
+    """What a host record says its thread is doing. The first four win over whatever they enclose, in this order."""
+
+    PROFILER = 0
+    GARBAGE = 1
+    DATALOADER = 2
+    COMPILE = 3
+    SYNC = 4  # blocking by name
+    COPY_CALL = 5
+    ALLOCATOR = 6
+    MODULE = 7  # loading code, creating streams, events and contexts
+    CALL = 8  # any other runtime call
+    OPERATOR = 9
+    PYTHON = 10
+    RANGE = 11  # a user's annotation: counts only where nothing else is
+    WAITING = 12  # a frame that waits for another thread
+    STEP = 13  # a step marker: never a record
+    NOTHING = 14
+
+
+ENCLOSING = Doing.COMPILE  # this one and those before it win over what is inside them
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+DATALOADER = _any(
+    r"enumerate\(DataLoader\)", r"DataLoaderIter", r"torch/utils/data/", r"_next_data\b", r"DataPipe",
+    r"\bdata[ _-]?load(?:er|ing)?\b", r"\bload[ _-]?(?:batch|data)\b", r"\bnext[ _-]?batch\b", r"wait_for_(?:training_)?batch",
+    r"\bfetch[ _-]?(?:batch|data)\b", r"tensorflow/python/data/", r"iterator_ops\.py",
+)  # fmt: skip
+GARBAGE = _any(
+    r"\bgc\.collect\b", r"built-in (?:function|method) collect\b", r"garbage[ _]collect", r"\bgc\.py\b", r"^python gc$"
+)
+COMPILE = _any(
+    r"torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph|bytecode_transformation|repro)",
+    r"torch/_inductor/(?:compile_worker|graph|scheduler|lowering|codegen/|async_compile|codecache|fx_passes)",
+    r"torch/_functorch/(?:partitioners|_aot_autograd/(?:graph_compile|dispatch_and_compile))",
+    r"torch/fx/(?:interpreter|experimental/proxy_tensor)", r"triton/(?:compiler|backends)/", r"triton/runtime/build",
+    r"\bfx_codegen_and_compile\b", r"\bcompile_fx_inner\b", r"^dynamo_timed", r"\bnvrtcCompile", r"_compile\.compile_inner",
+)  # fmt: skip
+PROFILER = _any(
+    r"torch/profiler/", r"torch/autograd/profiler\.py.*(?:_prepare_trace|_start_trace|_stop|__exit__.*profile)"
+)
+WAITING = _any(
+    r"\brun_backward\b", r"\bacquire\b", r"\bwait(?:_for_tstate_lock)?\b", r"\bpoll\b", r"\brecv(?:_bytes|_into|_multipart)?\b",
+    r"\bsleep\b", r"queues?\.py\(\d+\): get\b", r"SimpleQueue.*\bget\b|\bget\b.*SimpleQueue",
+    r"(?:threading|process|popen\w*|queues?|context)\.py\(\d+\): _?join\b", r"selectors?\.py\(\d+\): select\b",
+    r"'select' of 'select|built-in (?:function|method) select of module|built-in function select\b",
+)  # fmt: skip
+WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_data_pin", r"pin_memory")
+STEP = re.compile(r"ProfilerStep[#*]")
+ALLOCATOR = _any(
+    r"^(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))", r"^cuMem(?:Host)?(?:Alloc|Free)",
+    r"^cuMem(?:Create|Map|Unmap|Release|SetAccess|Address|HostRegister|HostUnregister)", r"^(?:cuda|hip)MemPool",
+)  # fmt: skip
+MODULE = _any(
+    r"Module(?:Load|Unload|Get)", r"Library(?:Load|Unload|Get)", r"^cuLink", r"StreamCreate", r"StreamDestroy", r"EventCreate",
+    r"Ctx(?:Create|Destroy)", r"PrimaryCtx", r"^(?:cu|hip)Init", r"GraphInstantiate", r"KernelGetFunction", r"GetFuncBySymbol",
+)  # fmt: skip
+LAUNCH = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
+MODULE_OVERHEAD = _any(r"Lazy Function Loading", r"Module Loading")
+COMPILE_OVERHEAD = re.compile(r"Driver Compiler", re.IGNORECASE)
+BACK_PRESSURE = re.compile(r"Command Buffer Full", re.IGNORECASE)
+
+
+def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = None) -> Doing:
+    """The class of a host record. A record whose name says nothing special is what its kind is."""
+    if kind == Kind.CALL:
+        return _doing_call(name)
+    if kind == Kind.OVERHEAD:
+        return _doing_overhead(name)
+    if kind not in (Kind.OPERATOR, Kind.PYTHON, Kind.RANGE):
+        return Doing.NOTHING
+    if STEP.match(name) or (step_marker is not None and kind == Kind.RANGE and step_marker.search(name)):
+        return Doing.STEP
+    if kind == Kind.PYTHON and PROFILER.search(name):
+        return Doing.PROFILER
+    if kind != Kind.OPERATOR and GARBAGE.search(name):
+        return Doing.GARBAGE
+    if DATALOADER.search(name):
+        return Doing.DATALOADER
+    if COMPILE.search(name):
+        return Doing.COMPILE
+    if kind == Kind.PYTHON:
+        return Doing.WAITING if WAITING.search(name) else Doing.PYTHON
+    return Doing.OPERATOR if kind == Kind.OPERATOR else Doing.RANGE
+
+
+def _doing_call(name: str) -> Doing:
+    if "synchronize" in name.lower():
+        return Doing.SYNC
+    if ALLOCATOR.search(name):
+        return Doing.ALLOCATOR
+    if "memcpy" in name.lower():
+        return Doing.COPY_CALL
+    return Doing.MODULE if MODULE.search(name) else Doing.CALL
+
+
+def _doing_overhead(name: str) -> Doing:
+    if BACK_PRESSURE.search(name):
+        return Doing.NOTHING
+    if MODULE_OVERHEAD.search(name):
+        return Doing.MODULE
+    return Doing.COMPILE if COMPILE_OVERHEAD.search(name) else Doing.PROFILER
+
+
+@dataclass(frozen=True)
+class Segments:
+    """One thread's time cut where the deciding record changes; k disjoint pieces in time order, holes where none is."""
+
+    start: Int64
+    end: Int64
+    row: Int64
+    """[k] the deciding record."""
+    doing: Int8
+
+    @cached_property
+    def span(self) -> Intervals:
+        return Intervals(self.start, self.end)
+
+    def where(self, mask: Bool) -> Segments:
+        return Segments(self.start[mask], self.end[mask], self.row[mask], self.doing[mask])
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host side of one process."""
+
+    trace: Trace
+    doing: Int8
+    """[n] class of every row of the trace; NOTHING for device rows."""
+    parent: Int64
+    """[n] the innermost record of its thread around a host row, -1 for none. Step markers are parents of none."""
+    operator: Int64
+    """[n] the innermost operator around a call (or the operator itself), -1 for none; likewise `frame`, `module`."""
+    frame: Int64
+    module: Int64
+    segments: dict[int, Segments]
+    """Thread -> its segments; only threads that launch device work, workers left out."""
+    launching: tuple[int, ...]
+    """Threads by number of launches, most first."""
+
+
+def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
+    """Classify the host rows of a process and flatten its launching threads."""
+    doing = _doing(trace, step_marker)
+    doing = _with_first_uses(trace, doing)
+    host = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
+    parent, operator, frame, module = (np.full(len(trace), NONE, np.int64) for _ in range(4))
+    threads = _launching_threads(trace, process)
+    segments = {}
+    by_thread = _rows_by_thread(trace, host, threads)
+    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], np.bool_)
+    for thread, rows in by_thread.items():
+        segments[thread] = _flatten(trace, doing, rows, is_module, parent, operator, frame, module)
+    segments = {t: s for t, s in segments.items() if not _is_worker(trace, t, by_thread[t])}
+    return Host(trace, doing, parent, operator, frame, module, segments, tuple(t for t in threads if t in segments))
+
+
+def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
+    """Class of every row, worked out once per distinct (name, kind)."""
+    doing = np.full(len(trace), Doing.NOTHING, np.int8)
+    host = np.flatnonzero(trace.kind < Kind.OS)
+    key = trace.name_code[host].astype(np.int64) * 8 + trace.kind[host]
+    present = np.flatnonzero(np.bincount(key)) if len(key) else np.empty(0, np.int64)
+    table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int8)
+    for code in present.tolist():
+        table[code] = doing_by_name(trace.names[code // 8], code % 8, step_marker)
+    doing[host] = table[key]
+    return doing
+
+
+FIRST_USE_NS = 200_000  # a call this much longer at its first use loads something
+
+
+def _with_first_uses(trace: Trace, doing: Int8) -> Int8:
+    """The first use of an API, when it takes over 200 µs and is neither a launch nor blocking, is start-up."""
+    calls = np.flatnonzero(doing == Doing.CALL)
+    if not len(calls):
+        return doing
+    _, first = np.unique(trace.name_code[calls], return_index=True)
+    first = calls[first]
+    slow = first[(trace.end_ns[first] - trace.start_ns[first] > FIRST_USE_NS)]
+    slow = np.array([row for row in slow.tolist() if not LAUNCH.search(trace.label(row))], np.int64)
+    if len(slow):
+        doing = doing.copy()
+        doing[slow] = Doing.MODULE
+    return doing
+
+
+def _launching_threads(trace: Trace, process: int) -> list[int]:
+    operations = trace.operations
+    launches = trace.launch[operations[trace.process[operations] == process]]
+    threads, count = np.unique(trace.thread[np.unique(launches[launches != NONE])], return_counts=True)
+    return [int(t) for t in threads[np.argsort(-count, kind="stable")] if t != NONE]
+
+
+def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Int64]:
+    return {thread: np.flatnonzero(host & (trace.thread == thread)) for thread in threads}
+
+
+def _is_worker(trace: Trace, thread: int, rows: Int64) -> bool:
+    if WORKER.search(trace.threads[thread].name):
+        return True
+    frames = np.unique(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]])
+    return any(WORKER.search(trace.names[code]) for code in frames.tolist())
+
+
+def _flatten(
+    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int64, operator: Int64, frame: Int64, module: Int64
+) -> Segments:  # fmt: skip
+    """Segments of one thread; writes the enclosing rows of each of its rows to the last four columns."""
+    firm = rows[(doing[rows] != Doing.STEP) & (doing[rows] != Doing.NOTHING) & (doing[rows] != Doing.RANGE)]
+    main = _sweep(trace, doing, firm, is_module, parent, operator, frame, module)
+    main = _with_loose_overhead(trace, doing, firm, main)
+    ranges = rows[doing[rows] == Doing.RANGE]
+    if not len(ranges):
+        return main
+    soft = _sweep(trace, doing, ranges, is_module, parent.copy(), operator.copy(), frame.copy(), module.copy())
+    free = remainder(soft.span, overlaps(soft.span, union(main.start, main.end)))
+    return _join(main, Segments(free.start, free.end, soft.row[free.left], soft.doing[free.left]))
+
+
+def _join(a: Segments, b: Segments) -> Segments:
+    """Two disjoint sets of segments as one."""
+    start = np.concatenate([a.start, b.start])
+    order = np.argsort(start, kind="stable")
+    return Segments(
+        start[order],
+        np.concatenate([a.end, b.end])[order],
+        np.concatenate([a.row, b.row])[order],
+        np.concatenate([a.doing, b.doing])[order],
+    )
+
+
+def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments) -> Segments:
+    """Profiler overhead that names no thread counts only inside a runtime call of this one."""
+    loose = np.flatnonzero((trace.kind == Kind.OVERHEAD) & (trace.thread == NONE) & (doing != Doing.NOTHING))
+    calls = rows[trace.kind[rows] == Kind.CALL]
+    if not len(loose) or not len(calls):
+        return main
+    inside = overlaps(
+        union(trace.start_ns[calls], trace.end_ns[calls]), union(trace.start_ns[loose], trace.end_ns[loose])
+    )
+    if not len(inside.start):
+        return main
+    # Which overhead record: the last one that started at or before the piece.
+    owner = loose[np.searchsorted(trace.start_ns[loose], inside.start, side="right") - 1]
+    span = Intervals(inside.start, inside.end)
+    on_call = main.where(trace.kind[main.row] == Kind.CALL)
+    hit = overlaps(on_call.span, span)
+    free = remainder(main.span, overlaps(main.span, union(hit.start, hit.end)))
+    kept = Segments(free.start, free.end, main.row[free.left], main.doing[free.left])
+    rows_hit = owner[hit.right]
+    return _join(kept, Segments(hit.start, hit.end, rows_hit, doing[rows_hit]))
+
+
+def _sweep(
+    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int64, operator: Int64, frame: Int64, module: Int64
+) -> Segments:  # fmt: skip
+    n = len(rows)
+    start, end, row, what = (np.zeros(3 * n + 1, np.int64) for _ in range(4))
+    around = [np.full(n, NONE, np.int64) for _ in range(4)]
+    kinds, names = trace.kind[rows], trace.name_code[rows]
+    count = compiled.call(
+        sweep_nested,
+        n,
+        (
+            trace.start_ns[rows], trace.end_ns[rows], doing[rows].astype(np.int64), kinds == Kind.OPERATOR,
+            kinds == Kind.PYTHON, (kinds == Kind.PYTHON) & is_module[names], int(ENCLOSING),
+        ),
+        (start, end, row, what, *around),
+    )  # fmt: skip
+    for column, found in zip((parent, operator, frame, module), around, strict=True):
+        column[rows] = np.where(found == NONE, NONE, rows[found] if n else found)
+    return Segments(start[:count], end[:count], rows[row[:count]], what[:count].astype(np.int8))
+
+
+def sweep_nested(
+    start: Any, end: Any, doing: Any, is_operator: Any, is_frame: Any, is_module: Any, enclosing: int,
+    out_start: Any, out_end: Any, out_row: Any, out_doing: Any,
+    parent: Any, operator: Any, frame: Any, module: Any,
+) -> int:  # fmt: skip
+    """Cut a thread's time where the deciding record changes; rows sorted by (start, -end). Returns the number of pieces.
+
+    The deciding record is the one that started last among those running; but a record of a class up to `enclosing` wins
+    over what runs inside it, the smallest class first. Records that end inside each other (clock rounding, two tracers)
+    do no harm: a record leaves the stack when it is over, in whatever order.
+    """
+    n = len(start)
+    stack = [0] * 0
+    winner = [0] * 0  # for each level the deciding enclosing record among it and those below, -1 for none
+    stack.append(-1)  # a floor, so that numba knows the type and the loops need no empty case
+    winner.append(-1)
+    count = 0
+    now = 0
+    i = 0
+    while i < n or len(stack) > 1:
+        # Until when does the present state hold?
+        until = start[i] if i < n else end[stack[-1]]
+        while len(stack) > 1 and end[stack[-1]] <= now:
+            stack.pop()
+            winner.pop()
+        if len(stack) == 1:
+            if i >= n:
+                break
+            now = start[i]
+        else:
+            top = stack[-1]
+            deciding = winner[-1]
+            if deciding != -1 and end[deciding] <= now:  # a winner that ended inside its child: look for another one
+                deciding = -1
+                for level in range(1, len(stack)):
+                    candidate = stack[level]
+                    if doing[candidate] <= enclosing and end[candidate] > now:
+                        if deciding == -1 or doing[candidate] < doing[deciding]:
+                            deciding = candidate
+                for level in range(1, len(stack)):
+                    winner[level] = deciding
+            if i >= n or end[top] < until:
+                until = end[top]
+            if deciding != -1 and end[deciding] < until:
+                until = end[deciding]
+            if until > now:
+                decided = deciding if deciding != -1 else top
+                if count > 0 and out_row[count - 1] == decided and out_end[count - 1] == now:
+                    out_end[count - 1] = until
+                else:
+                    out_start[count] = now
+                    out_end[count] = until
+                    out_row[count] = decided
+                    out_doing[count] = doing[decided]
+                    count += 1
+                now = until
+        while i < n and start[i] <= now:
+            while len(stack) > 1 and end[stack[-1]] <= start[i]:
+                stack.pop()
+                winner.pop()
+            above = stack[-1]
+            parent[i] = above
+            operator[i] = i if is_operator[i] else (operator[above] if above != -1 else -1)
+            frame[i] = i if is_frame[i] else (frame[above] if above != -1 else -1)
+            module[i] = i if is_module[i] else (module[above] if above != -1 else -1)
+            best = winner[-1]
+            if doing[i] <= enclosing and (best == -1 or doing[i] < doing[best]):
+                best = i
+            if end[i] > start[i]:
+                stack.append(i)
+                winner.append(best)
+            i += 1
+    return count

@@ -1,0 +1,1 @@
+"""Reading a recording, whatever its format, into a Trace."""

@@ -1,0 +1,112 @@
+"""Half-open intervals [start, end) as pairs of int64 arrays, sorted by start. Empty ones cover nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+
+class Intervals(NamedTuple):
+    """k intervals, sorted by start; `disjoint` where a function says so."""
+
+    start: Int64
+    end: Int64
+
+
+class Overlaps(NamedTuple):
+    """Where two disjoint sets meet: the piece, and the index on each side."""
+
+    start: Int64
+    end: Int64
+    left: Int64
+    right: Int64
+
+
+NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(start: Int64, end: Int64) -> Intervals:
+    """Disjoint, non-touching intervals that cover the same instants."""
+    covering = end > start
+    if not covering.all():
+        start, end = start[covering], end[covering]
+    if not len(start):
+        return NOTHING
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    opens = np.flatnonzero(np.concatenate([[True], start[1:] > reach[:-1]]))
+    closes = np.concatenate([opens[1:] - 1, [len(start) - 1]])
+    return Intervals(start[opens], reach[closes])
+
+
+def merge(a: Intervals, b: Intervals) -> Intervals:
+    """Union of two sets."""
+    return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
+
+
+def total(a: Intervals) -> int:
+    """Summed length."""
+    return int((a.end - a.start).sum())
+
+
+def overlaps(a: Intervals, b: Intervals) -> Overlaps:
+    """All pieces in which an interval of `a` meets one of `b`; each set disjoint. Sorted by `a`, then by `b`."""
+    first = np.searchsorted(b.end, a.start, side="right")
+    last = np.searchsorted(b.start, a.end, side="left")
+    count = np.maximum(last - first, 0)
+    left = np.repeat(np.arange(len(a.start)), count)
+    right = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+    start = np.maximum(a.start[left], b.start[right])
+    end = np.minimum(a.end[left], b.end[right])
+    keep = end > start
+    return Overlaps(start[keep], end[keep], left[keep], right[keep])
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Instants in both; each set disjoint."""
+    met = overlaps(a, b)
+    return Intervals(met.start, met.end)
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """The part inside [start, end)."""
+    start_, end_ = np.clip(a.start, start, end), np.clip(a.end, start, end)
+    keep = end_ > start_
+    return Intervals(start_[keep], end_[keep])
+
+
+def remainder(a: Intervals, taken: Overlaps) -> Overlaps:
+    """What `taken` (pieces of `a`, sorted by `left` then start, disjoint) leaves of `a`; `right` is -1."""
+    k, m = len(a.start), len(taken.start)
+    # Walk each interval of `a` as: its start, the pieces taken from it in order, its end.
+    owner = np.concatenate([np.arange(k), taken.left])
+    rank = np.concatenate([np.full(k, -1), np.arange(m)])
+    order = np.lexsort((rank, owner))
+    frees = np.concatenate([a.start, taken.end])[order]
+    owner = owner[order]
+    stop = np.concatenate([a.end, np.empty(m, np.int64)])
+    next_taken = np.concatenate([np.full(k, -1), taken.start])[order]
+    until = np.empty(len(order), np.int64)
+    if len(order):
+        until[:-1] = next_taken[1:]
+        closes = np.concatenate([owner[1:] != owner[:-1], [True]])
+        until[closes] = stop[:k][owner[closes]]
+    keep = until > frees
+    return Overlaps(frees[keep], until[keep], owner[keep], np.full(int(keep.sum()), -1))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Instants of `a` that are not in `b`; each set disjoint."""
+    left = remainder(a, overlaps(a, b))
+    return Intervals(left.start, left.end)
+
+
+def gaps(a: Intervals, start: int, end: int) -> Intervals:
+    """What disjoint `a` leaves of [start, end)."""
+    return subtract(Intervals(np.array([start]), np.array([end])), a)

@@ -1,0 +1,250 @@
+"""One device's timeline: its operations in time order, the gaps between them, and what closed each gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from analyzer.host import Doing, Host
+from analyzer.intervals import Intervals, intersect, total, union
+from analyzer.kernels import copy_direction, copy_memory, is_communication
+from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
+
+# What a device operation does, in the order in which an instant with several of them is given away.
+COMPUTE, COMMUNICATION, FIRST_COPY = 0, 1, 2
+COPIES = tuple(
+    (direction, memory) for direction in ("HtoD", "DtoH", "PtoP", "DtoD") for memory in ("pageable", "pinned", "")
+)
+SET = FIRST_COPY + len(COPIES)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The operations of one device of one process; m of them, in row order (by start)."""
+
+    trace: Trace
+    host: Host
+    process: int
+    """Index into `trace.processes`."""
+    device: int
+    row: Int64
+    """[m] row in the trace."""
+    does: Int8
+    """[m] COMPUTE, COMMUNICATION, FIRST_COPY + index into COPIES, or SET."""
+
+    @cached_property
+    def start(self) -> Int64:
+        return self.trace.start_ns[self.row]
+
+    @cached_property
+    def end(self) -> Int64:
+        return self.trace.end_ns[self.row]
+
+    @cached_property
+    def stream(self) -> Int64:
+        return self.trace.stream[self.row]
+
+    @cached_property
+    def launch(self) -> Int64:
+        """[m] row of the call that submitted the operation, -1 when the trace holds none."""
+        return self.trace.launch[self.row]
+
+    @cached_property
+    def linked(self) -> Bool:
+        return self.launch != NONE
+
+    @cached_property
+    def launch_start(self) -> Int64:
+        """[m] ns; meaningless where not `linked`. Likewise `launch_end`."""
+        return self.trace.start_ns[self.launch]
+
+    @cached_property
+    def launch_end(self) -> Int64:
+        return self.trace.end_ns[self.launch]
+
+    @cached_property
+    def node(self) -> Bool:
+        """[m] one of several operations of the same launch: a node of a graph replay."""
+        result = np.zeros(len(self.row), np.bool_)
+        linked = np.flatnonzero(self.linked)
+        _, inverse, count = np.unique(self.launch[linked], return_inverse=True, return_counts=True)
+        result[linked] = count[inverse] > 1
+        return result
+
+    @cached_property
+    def is_kernel(self) -> Bool:
+        return self.trace.kind[self.row] == Kind.KERNEL
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """Union of all operations."""
+        return union(self.start, self.end)
+
+    def union_of(self, mask: Bool) -> Intervals:
+        return union(self.start[mask], self.end[mask])
+
+    @cached_property
+    def span_ns(self) -> tuple[int, int]:
+        """Start of the first operation, end of the last one."""
+        return int(self.start.min()), int(self.end.max())
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """All gaps between operations."""
+        return find_gaps(self)
+
+    def label(self, operation: int) -> str:
+        return self.trace.label(int(self.row[operation]))
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Maximal idle gaps [start, end), from the trace's first event to its last; g of them, in time order."""
+
+    start: Int64
+    end: Int64
+    closing: Int64
+    """[g] operation (index into the timeline) that starts at the gap's end: of several the one submitted first.
+    -1 for the gap after the last operation."""
+    after: Bool
+    """[g] an operation of the closing operation's stream ended at the gap's start."""
+    thread: Int64
+    """[g] the thread of the closing launch, -1 when there is none."""
+    submitted: Int64
+    """[g] the closing launch's start clamped into the gap: the host's side ends here. The gap's end after the last
+    operation, its start where the closing operation has no launch."""
+    returned: Int64
+    """[g] the closing launch's end clamped into [submitted, end]."""
+    unlinked: Bool
+    """[g] the closing operation has no launch in the trace."""
+    interior: Bool
+    """[g] between two operations."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
+    """One for each device with operations, by (process, device)."""
+    operations = trace.operations
+    does = operation_classes(trace, operations)
+    key = trace.process[operations].astype(np.int64) * (1 << 32) + trace.device[operations]
+    result = []
+    for value in np.unique(key).tolist():
+        mine = key == value
+        process = int(trace.process[operations[np.flatnonzero(mine)[0]]])
+        device = int(trace.device[operations[np.flatnonzero(mine)[0]]])
+        result.append(Timeline(trace, hosts[process], process, device, operations[mine], does[mine]))
+    return result
+
+
+def operation_classes(trace: Trace, operations: Int64) -> Int8:
+    """What each operation does, worked out once per distinct name."""
+    kind, name = trace.kind[operations], trace.name_code[operations]
+    does = np.full(len(operations), COMPUTE, np.int8)
+    does[kind == Kind.SET] = SET
+    for code in np.unique(name[kind == Kind.KERNEL]).tolist():
+        if is_communication(trace.names[code]):
+            does[(kind == Kind.KERNEL) & (name == code)] = COMMUNICATION
+    for code in np.unique(name[kind == Kind.COPY]).tolist():
+        text = trace.names[code]
+        copy = COPIES.index((copy_direction(text), copy_memory(text)))
+        does[(kind == Kind.COPY) & (name == code)] = FIRST_COPY + copy
+    return does
+
+
+def find_gaps(timeline: Timeline) -> Gaps:
+    """The gaps and their closing operations (rule 1): zero-duration operations close none."""
+    trace, busy = timeline.trace, timeline.busy
+    first, last = trace.origin_ns, int(trace.end_ns.max())
+    start = np.concatenate([[first], busy.end])
+    end = np.concatenate([busy.start, [max(last, int(busy.end[-1]) if len(busy.end) else first)]])
+    real = end > start
+    start, end, number = start[real], end[real], np.flatnonzero(real)
+    trailing = number == len(busy.start)
+    interior = ~trailing & (number > 0)
+    covering = np.flatnonzero(timeline.end > timeline.start)
+    at = covering[np.isin(timeline.start[covering], end)]
+    # Of those that start at a gap's end the one submitted first; unlinked ones last.
+    submitted = np.where(timeline.linked[at], timeline.launch_start[at], np.iinfo(np.int64).max)
+    order = at[np.lexsort((submitted, timeline.start[at]))]
+    closing = np.full(len(start), NONE, np.int64)
+    closing[~trailing] = order[np.searchsorted(timeline.start[order], end[~trailing], side="left")]
+    linked = ~trailing & timeline.linked[closing]
+    unlinked = ~trailing & ~linked
+    launch = timeline.launch[closing]
+    p = np.where(linked, np.clip(trace.start_ns[launch], start, end), np.where(trailing, end, start))
+    returned = np.where(linked, np.clip(trace.end_ns[launch], p, end), p)
+    thread = np.where(linked, trace.thread[launch], NONE).astype(np.int64)
+    after = interior & _ended_on_stream(timeline, covering, start, closing)
+    return Gaps(start, end, closing, after, thread, p, returned, unlinked, interior)
+
+
+def _ended_on_stream(timeline: Timeline, covering: Int64, start: Int64, closing: Int64) -> Bool:
+    """[g] an operation of the closing stream ended at the gap's start."""
+    ends = covering[np.isin(timeline.end[covering], start)]
+    pairs = set(zip(timeline.end[ends].tolist(), timeline.stream[ends].tolist(), strict=True))
+    wanted = zip(start.tolist(), timeline.stream[closing].tolist(), strict=True)
+    return np.fromiter((pair in pairs for pair in wanted), np.bool_, len(start))
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Host calls that wait for the device, on launching threads, in time order (rule 4); q of them."""
+
+    row: Int64
+    is_copy: Bool
+    busy_ns: Int64
+    """[q] how long the device was busy while the call ran: the time it truly waited."""
+
+
+BLOCKING_COPY_NS = 20_000  # a shorter asynchronous copy call that outlasted its copy did so by chance
+
+
+def blocking_calls(timeline: Timeline) -> Blocking:
+    """Synchronisations by name, and copy calls that returned after their copy had ended."""
+    trace, doing = timeline.trace, timeline.host.doing
+    threads = np.array(timeline.host.launching, np.int64)
+    mine = (trace.process == timeline.process) & np.isin(trace.thread, threads)
+    syncs = np.flatnonzero(mine & (doing == Doing.SYNC))
+    copies = np.flatnonzero(timeline.linked & (timeline.does >= FIRST_COPY) & (timeline.does < SET))
+    calls = timeline.launch[copies]
+    long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
+    waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies]) & mine[calls]
+    named = np.array([synchronous_copy(trace.label(row)) for row in calls.tolist()], np.bool_)
+    copies_row = np.unique(calls[waits & (long | named)])
+    row = np.union1d(syncs, copies_row)
+    span = Intervals(trace.start_ns[row], trace.end_ns[row])
+    return Blocking(row, np.isin(row, copies_row), covered(span, timeline.busy))
+
+
+def synchronous_copy(call: str) -> bool:
+    """A copy call that is synchronous by its name: `cudaMemcpy`, `hipMemcpyWithStream`, `cuMemcpyDtoH_v2` …"""
+    return "memcpy" in call.lower() and "async" not in call.lower()
+
+
+def covered(spans: Intervals, by: Intervals) -> Int64:
+    """[k] how much of each span (they may overlap each other) the disjoint set covers."""
+    sums = np.concatenate([[0], np.cumsum(by.end - by.start)])
+
+    def before(t: Int64) -> Int64:
+        i = np.searchsorted(by.start, t, side="right")
+        inside = np.where(i > 0, np.maximum(by.end[np.maximum(i - 1, 0)] - t, 0), 0) if len(by.start) else 0
+        return np.asarray(sums[i] - inside, np.int64)
+
+    return before(spans.end) - before(spans.start)
+
+
+def exposed(timeline: Timeline, start: int, end: int) -> list[tuple[int, int]]:
+    """(what, ns) for each class of operation: the time in [start, end) in which no earlier class runs. Measured."""
+    window = Intervals(np.array([start]), np.array([end]))
+    result, taken, taken_ns = [], Intervals(np.empty(0, np.int64), np.empty(0, np.int64)), 0
+    for what in np.unique(timeline.does).tolist():
+        mine = intersect(timeline.union_of(timeline.does == what), window)
+        taken = union(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end]))
+        ns = total(taken)
+        result.append((int(what), ns - taken_ns))
+        taken_ns = ns
+    return result

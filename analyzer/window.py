@@ -1,0 +1,155 @@
+"""Steps, and the window that the numbers are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.errors import BadUsage, NothingToAnalyse
+from analyzer.timeline import Timeline
+from analyzer.trace import NONE, Int64, Kind, Trace
+
+# A family of markers is used alone: the first one that marks device work. The second one is what vLLM and SGLang print.
+MARKERS = (re.compile(r"ProfilerStep[#*]"), re.compile(r"execute_\w*\d|step\["))
+WARM_UP_RATIO = 1.5  # a first step longer than this times the median of the others may be warm-up
+
+
+@dataclass(frozen=True)
+class Step:
+    """One marked step. Its end is its marker's, or the end of the last operation launched inside, whichever is later."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    marker_end_ns: int
+    left_out: str | None = None
+    """Why the step is not in the window."""
+
+    @property
+    def number(self) -> int | None:
+        found = re.search(r"#(\d+)\s*$", self.name)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Window:
+    """[start, end) of one device, and how it came about."""
+
+    kind: str
+    """`steps`, `gpu`, `all`, or `START:END`."""
+    start_ns: int
+    end_ns: int
+    why: str
+
+    @property
+    def wall_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = None) -> list[Int64]:
+    """Rows of step markers on the host's side, for each family that occurs, best first."""
+    host = np.flatnonzero(
+        (trace.process == process)
+        & ((trace.kind == Kind.RANGE) | (trace.kind == Kind.OPERATOR) | (trace.kind == Kind.SPAN))
+    )
+    families = []
+    for family in (chosen,) if chosen is not None else MARKERS:
+        matches = np.array([family.match(name) is not None for name in trace.names], np.bool_)
+        rows = host[matches[trace.name_code[host]]]
+        if len(rows):
+            families.append(_outermost(trace, rows))
+    return families
+
+
+def _outermost(trace: Trace, rows: Int64) -> Int64:
+    """Markers that start inside an earlier one of their family are parts of it."""
+    reach = np.maximum.accumulate(trace.end_ns[rows])
+    return rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])]
+
+
+def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tuple[list[Step], Int64]:
+    """The steps that launched work on this device, and for each operation the index of its step (-1: none)."""
+    for rows in marker_rows(timeline.trace, timeline.process, chosen):
+        of_marker = step_of_operation(timeline, timeline.trace.start_ns[rows], timeline.trace.end_ns[rows])
+        used = np.unique(of_marker[of_marker != NONE])
+        if not len(used):
+            continue
+        place = np.full(len(rows) + 1, NONE, np.int64)
+        place[used] = np.arange(len(used))
+        of_step = place[of_marker]
+        steps = []
+        for i, marker in enumerate(rows[used].tolist()):
+            marker_end = int(timeline.trace.end_ns[marker])
+            last = int(timeline.end[of_step == i].max())
+            start = int(timeline.trace.start_ns[marker])
+            steps.append(Step(timeline.trace.label(marker), start, max(marker_end, last), marker_end))
+        return steps, of_step
+    return [], np.full(len(timeline.row), NONE, np.int64)
+
+
+def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Int64:
+    """[m] the step (disjoint, in order) within which the operation was launched; without a launch its predecessor's."""
+    step = np.full(len(timeline.row), NONE, np.int64)
+    linked = np.flatnonzero(timeline.linked)
+    at = np.searchsorted(start, timeline.launch_start[linked], side="right") - 1
+    inside = (at >= 0) & (timeline.launch_start[linked] < end[np.maximum(at, 0)])
+    step[linked[inside]] = at[inside]
+    if linked.size == len(step):
+        return step
+    order = np.lexsort((timeline.start, timeline.stream))
+    known = timeline.linked[order]
+    last = np.maximum.accumulate(np.where(known, np.arange(len(order)), -1))
+    same = (last >= 0) & (timeline.stream[order[np.maximum(last, 0)]] == timeline.stream[order])
+    step[order] = np.where(same, step[order[np.maximum(last, 0)]], NONE)
+    return step
+
+
+def period_ns(steps: Sequence[Step]) -> int | None:
+    """The time of a step: the median start-to-start period of kept neighbours; one step lasts as long as itself."""
+    kept = [step for step in steps if step.left_out is None]
+    if not kept:
+        return None
+    if len(kept) == 1:
+        return kept[0].end_ns - kept[0].start_ns
+    return int(np.median(np.diff([step.start_ns for step in kept])))
+
+
+def choose_window(
+    timeline: Timeline, steps: Sequence[Step], request: str | None, *, trace: Trace
+) -> Window:  # fmt: skip
+    """The window asked for, or the default: `steps` where there are any, else `gpu`."""
+    kind = request or ("steps" if any(step.left_out is None for step in steps) else "gpu")
+    if kind == "steps":
+        kept = [step for step in steps if step.left_out is None]
+        if not kept:
+            raise NothingToAnalyse(
+                f"{trace.name}: no complete step with GPU work was marked; call profiler.step() in the loop, "
+                "choose a marker with --step-marker, or use --window gpu"
+            )
+        why = f"{len(kept)} of {len(steps)} marked steps" if len(kept) < len(steps) else f"all {len(kept)} marked steps"
+        return Window("steps", kept[0].start_ns, max(step.end_ns for step in kept), why)
+    if kind == "gpu":
+        return Window("gpu", *timeline.span_ns, "first to last GPU operation of the device")
+    if kind == "all":
+        return Window("all", trace.origin_ns, int(trace.end_ns.max()), "first to last event of any kind")
+    start, end = parse_span(kind)
+    first, last = trace.origin_ns + round(start * 1e6), trace.origin_ns + round(end * 1e6)
+    return Window(kind, first, last, f"{start:g} to {end:g} ms from the first event")
+
+
+def parse_span(text: str) -> tuple[float, float]:
+    """`START:END` in milliseconds; either side may be empty where that is clear.
+
+    Raises:
+        BadUsage: not two numbers, or END not after START.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*:\s*(\d+(?:\.\d*)?)\s*", text)
+    if not found or float(found[2]) <= float(found[1]):
+        raise BadUsage(
+            f"--window {text}: expected steps, gpu, all, or START:END in milliseconds from the trace's start, "
+            "END after START, such as 100:250"
+        )
+    return float(found[1]), float(found[2])
