@@ -1,0 +1,150 @@
+"""An Nsight Systems recording as a Trace: an SQLite export, a folder of Parquet files, or the report itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analyzer.errors import UnreadableTrace
+from analyzer.ingest.assemble import Rows, assemble
+from analyzer.ingest.nsight_info import base_ns, devices, metadata, process_labels, producer, thread_names
+from analyzer.ingest.nsight_nvtx import read_ranges
+from analyzer.ingest.nsight_tables import CUPTI, Part, Reader
+from analyzer.ingest.raw import MISSING
+from analyzer.ingest.sqlite_columns import Database, Source, distinct
+from analyzer.trace import NONE, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
+
+Progress = Callable[[str], None]
+NSIGHT = re.compile(
+    rf"{CUPTI}\w+|NVTX_EVENTS|OSRT_API|StringIds|META_DATA_EXPORT|EXPORT_META_DATA|TARGET_INFO_\w+|PROFILER_OVERHEAD"
+)
+NVPROF = {CUPTI + "CONCURRENT_KERNEL", CUPTI + "CDP_KERNEL", CUPTI + "DRIVER", CUPTI + "DEVICE"}
+ESSENTIAL = {"start", "end"}
+
+
+def read_nsight(path: Path, progress: Progress | None = None) -> Trace:
+    """The Trace of an Nsight Systems recording.
+
+    A report (`.nsys-rep`, `.qdrep`) is exported first where `nsys` is installed; `progress` is told so in one line.
+    Raises UnreadableTrace when the file is no recording that can be read.
+    """
+    with Database(path) as source:
+        return to_trace(source, path)
+
+
+def to_trace(source: Source, path: Path) -> Trace:
+    """The Trace of an export's tables. `path` gives the name, and the rank where it says one."""
+    _check_tables(source)
+    reader = Reader(source)
+    parts = [part for part in (*read_ranges(reader), *reader.parts()) if len(part)]
+    pids, process = distinct(_joined(parts, "pid"))
+    labels = process_labels(source)
+    processes = [Process(pid, label=labels.get(pid, "")) for pid in pids.tolist()]
+    threads, thread = _threads(source, parts, process, pids)
+    kind = np.concatenate([part.kind for part in parts] or [np.empty(0, np.int8)])
+    device = _or_none(_joined(parts, "device"))
+    rows = Rows(
+        kind=kind,
+        start_ns=_joined(parts, "start"),
+        end_ns=_joined(parts, "end"),
+        untimed=(_joined(parts, "start") == MISSING) | (_joined(parts, "end") == MISSING),
+        name_code=np.concatenate([part.name for part in parts] or [np.empty(0, np.int32)]),
+        process=process.astype(np.int32),
+        thread=thread,
+        device=device.astype(np.int32),
+        stream=_or_none(_joined(parts, "stream")),
+        correlation=_or_none(_joined(parts, "correlation")),
+        bytes=_or_none(_joined(parts, "bytes")),
+        names=reader.names.strings,
+        threads=threads,
+        processes=processes,
+        devices=devices(source, pids, process[kind >= Kind.KERNEL], device[kind >= Kind.KERNEL]),
+        integers=_sparse(parts, "integers"),
+        texts=_sparse(parts, "texts"),
+        strings=reader.names.strings,
+    )
+    about = metadata(source)
+    found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", path.name, re.IGNORECASE)
+    return assemble(
+        rows,
+        name=path.name,
+        format="nsight",
+        producer=producer(about),
+        metadata=about,
+        base_ns=base_ns(source),
+        rank=int(found[1]) if found else None,
+        notes=reader.notes + _unknown_tables(source),
+    )
+
+
+def _check_tables(source: Source) -> None:
+    """Raise UnreadableTrace, naming what there is, unless these are the tables of an Nsight Systems export."""
+    tables = sorted(source.tables)
+    if NVPROF & set(tables) and CUPTI + "KERNEL" not in source.tables:
+        raise UnreadableTrace(
+            f"{source.file}: recorded by nvprof, which is not read; record the program again with: nsys profile"
+        )
+    if not any(NSIGHT.fullmatch(table) for table in tables):
+        listed = ", ".join(tables[:6]) + (", …" if len(tables) > 6 else "") if tables else "none"
+        raise UnreadableTrace(
+            f"{source.file}: no Nsight Systems export (its tables: {listed}); make one with: "
+            "nsys export --type sqlite REPORT.nsys-rep"
+        )
+    for table in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME"):
+        lacking = ESSENTIAL - source.tables.get(CUPTI + table, frozenset(ESSENTIAL))
+        if lacking:
+            raise UnreadableTrace(
+                f"{source.file}: the table {CUPTI}{table} has no column {', '.join(sorted(lacking))}; "
+                "export the report again"
+            )
+
+
+def _unknown_tables(source: Source) -> list[Note]:
+    """Tables that look like GPU work under a name that is not known: work that the Trace lacks."""
+    known = re.compile(rf"{CUPTI}(KERNEL|MEMCPY|MEMSET|GRAPH_TRACE)(_V\d+)?")
+    unknown = [t for t in source.tables if re.match(rf"{CUPTI}\w*(KERNEL|MEMCPY|MEMSET)", t) and not known.fullmatch(t)]
+    unknown = [t for t in sorted(unknown) if len(source.integers(t, ("start",))[0])]
+    message = f"tables of a kind that is not known were left out: {', '.join(unknown)}"
+    return [Note("partial", message, len(unknown))] if unknown else []
+
+
+def _joined(parts: Sequence[Part], column: str) -> Int64:
+    return np.concatenate([getattr(part, column) for part in parts] or [np.empty(0, np.int64)])
+
+
+def _or_none(column: Int64) -> Int64:
+    return np.where(column == MISSING, NONE, column)
+
+
+def _threads(source: Source, parts: Sequence[Part], process: Int64, pids: Int64) -> tuple[list[Thread], Int32]:
+    """Host threads by process and thread id, and each row's."""
+    tid = _joined(parts, "tid")
+    thread = np.full(len(tid), NONE, np.int32)
+    host = np.flatnonzero(tid != MISSING)
+    keys, codes = distinct((process[host] << 24) | tid[host])
+    thread[host] = codes
+    names = thread_names(source)
+    threads = []
+    for key in keys.tolist():
+        pid, number = int(pids[key >> 24]), key & 0xFFFFFF
+        threads.append(Thread(key >> 24, str(pid), str(number), names.get((pid, number), "")))
+    return threads, thread
+
+
+def _sparse(parts: Sequence[Part], group: str) -> dict[str, Sparse]:
+    """Each argument over all parts, rows numbered as when the parts are put one after the other."""
+    pieces: dict[str, list[tuple[Int64, Any]]] = {}
+    first = 0
+    for part in parts:
+        for name, column in getattr(part, group).items():
+            if len(column.rows):
+                pieces.setdefault(name, []).append((column.rows + first if first else column.rows, column.values))
+        first += len(part)
+    return {
+        name: Sparse(np.concatenate([rows for rows, _ in found]), np.concatenate([values for _, values in found]))
+        for name, found in pieces.items()
+    }

@@ -1,0 +1,369 @@
+"""Tables of an Nsight Systems export as rows: one Part a table, columns and tables by presence, never by version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analyzer.ingest.raw import MISSING
+from analyzer.ingest.sqlite_columns import Source, distinct
+from analyzer.trace import Bool, Int8, Int32, Int64, Kind, Note, Sparse
+
+CUPTI = "CUPTI_ACTIVITY_KIND_"
+CUDA_CLASSES = (0, 1)  # runtime and driver; other event classes repeat the same calls under other names
+NO_ID = 4294967295  # "none" as an unsigned 32-bit id
+PUSH_POP, START_END, DOMAIN = 59, 60, 75
+COPIES = {
+    0: "UNKNOWN", 1: "HTOD", 2: "DTOH", 3: "HTOA", 4: "ATOH", 5: "ATOA", 6: "ATOD", 7: "DTOA", 8: "DTOD", 9: "HTOH",
+    10: "PTOP", 11: "UVM_HTOD", 12: "UVM_DTOH", 13: "UVM_DTOD",
+}  # fmt: skip
+MEMORIES = {
+    0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static",
+    7: "Unknown",
+}  # fmt: skip
+OVERHEADS = {
+    2: "Driver Compiler", 3: "Buffer Flush", 4: "Instrumentation", 5: "Resource",
+    6: "Runtime Triggered Module Loading", 7: "Lazy Function Loading", 8: "Command Buffer Full",
+}  # fmt: skip
+SYNCS = (
+    ("StreamWaitEvent", "Stream Wait Event"), ("EventSynchronize", "Event Sync"), ("EventQuery", "Event Query"),
+    ("StreamQuery", "Stream Query"), ("StreamSynchronize", "Stream Sync"), ("DeviceSynchronize", "Context Sync"),
+    ("CtxSynchronize", "Context Sync"), ("ThreadSynchronize", "Context Sync"),
+)  # fmt: skip
+API_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000; the _v2 of cuMemcpyHtoDAsync_v2 is part of the name
+
+
+class Names:
+    """Distinct strings and the code of each."""
+
+    def __init__(self) -> None:
+        self.strings: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        code = self._codes.setdefault(text, len(self.strings))
+        if code == len(self.strings):
+            self.strings.append(text)
+        return code
+
+
+@dataclass
+class Part:
+    """Rows of one table, n of them; what has no meaning for a table is MISSING."""
+
+    kind: Int8
+    start: Int64
+    end: Int64
+    name: Int32
+    """[n] code in `Names`."""
+    pid: Int64
+    tid: Int64
+    device: Int64
+    stream: Int64
+    correlation: Int64
+    bytes: Int64
+    integers: dict[str, Sparse] = field(default_factory=dict)
+    texts: dict[str, Sparse] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Reader:
+    """Reads the tables of one export; names are shared between them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.names = Names()
+        self.notes: list[Note] = []
+
+    def parts(self) -> list[Part]:
+        """Every table but the ranges, host rows first; a table that is not there gives no rows."""
+        calls = self.calls()
+        host = [calls, self.os_calls(), *self.overheads()]
+        return [*host, self.kernels(), self.graphs(), self.copies(), self.sets(), self.syncs(calls)]
+
+    def calls(self) -> Part:
+        """Runtime and driver calls."""
+        table = CUPTI + "RUNTIME"
+        start, end, thread, correlation, name, kind = self._integers(
+            table, "start", "end", "globalTid", "correlationId", "nameId", "eventClass"
+        )
+        codes = self._named(name, without_version, table, "name")
+        kept = np.isin(kind, CUDA_CLASSES) | (kind == MISSING)
+        part = host_part(Kind.CALL, start, end, codes, thread, correlation)
+        return part if kept.all() else _subset(part, kept)
+
+    def os_calls(self) -> Part:
+        start, end, thread, name = self._integers("OSRT_API", "start", "end", "globalTid", "nameId")
+        return host_part(Kind.OS, start, end, self._named(name, str, "OSRT_API", "name"), thread)
+
+    def overheads(self) -> list[Part]:
+        """Time of the profiler and of the driver's own one-off work, named as Kineto names it where CUPTI tells."""
+        labels = self._labels("ENUM_CUPTI_OVERHEAD_TYPE", OVERHEADS, _overhead)
+        parts = []
+        for table in ("PROFILER_OVERHEAD", CUPTI + "OVERHEAD"):
+            start, end, thread, name, kind = self._integers(
+                table, "start", "end", "globalTid", "nameId", "overheadType"
+            )
+            codes = self._named(name, str, table, "name")
+            if table.startswith(CUPTI):
+                by_kind = self._per_value(kind, lambda k: labels.get(k, ""))
+                codes = np.where(by_kind == self.names.code(""), codes, by_kind).astype(np.int32)
+            parts.append(host_part(Kind.OVERHEAD, start, end, codes, thread))
+        return parts
+
+    def kernels(self) -> Part:
+        table = CUPTI + "KERNEL"
+        start, end, device, stream, correlation, pid, name, registers, static, dynamic, node, graph, *sizes = self._integers(
+            table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
+            "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
+            "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+        )  # fmt: skip
+        if (name == MISSING).any():
+            (short,) = self._integers(table, "shortName")
+            name = np.where(name == MISSING, short, name)
+        part = device_part(Kind.KERNEL, start, end, self._named(name, str), pid, device, stream, correlation)
+        shared = np.where(static == MISSING, 0, static) + np.where(dynamic == MISSING, 0, dynamic)
+        shared[(static == MISSING) & (dynamic == MISSING)] = MISSING
+        part.integers = _present({
+            "registers per thread": registers, "shared memory": shared,
+            "graph node id": np.where(node > 0, node, MISSING), "graph id": np.where(graph > 0, graph, MISSING),
+        })  # fmt: skip
+        part.texts = {"grid": self._shape(sizes[:3]), "block": self._shape(sizes[3:])}
+        return part
+
+    def graphs(self) -> Part:
+        """Graph replays recorded as one row each."""
+        start, end, device, stream, correlation, pid, graph, executable = self._integers(
+            CUPTI + "GRAPH_TRACE", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId",
+            "graphExecId",
+        )  # fmt: skip
+        names = self._per_value(graph, lambda g: "CUDA graph" if g == MISSING else f"CUDA graph {g}")
+        part = device_part(Kind.GRAPH, start, end, names, pid, device, stream, correlation)
+        part.integers = _present({"graph id": graph, "graph exec id": executable})
+        if len(part):
+            self.notes.append(
+                Note(
+                    "unrecorded-graph-nodes",
+                    f"{len(part)} graph replays are recorded whole, without their kernels: record again with "
+                    "--cuda-graph-trace=node to see inside them (that adds overhead)",
+                    len(part),
+                )
+            )
+        return part
+
+    def copies(self) -> Part:
+        start, end, device, stream, correlation, pid, size, copy, source, target, node, source_device, target_device = (
+            self._integers(
+                CUPTI + "MEMCPY", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes",
+                "copyKind", "srcKind", "dstKind", "graphNodeId", "srcDeviceId", "dstDeviceId",
+            )
+        )  # fmt: skip
+        kinds = self._labels("ENUM_CUDA_MEMCPY_OPER", COPIES, lambda name: name.rpartition("KIND_")[2])
+        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, _memory)
+        # Small numbers, or damage; one code for the three of them.
+        small = [np.clip(column, -1, 254) for column in (copy, source, target)]
+        code = (small[0] << 16) | ((small[1] & 255) << 8) | (small[2] & 255)
+        names = self._per_value(
+            code, lambda c: copy_name(kinds.get(c >> 16, ""), memories.get(c >> 8 & 255), memories.get(c & 255))
+        )
+        part = device_part(Kind.COPY, start, end, names, pid, device, stream, correlation, size)
+        peers = (source_device != MISSING) & (target_device != MISSING) & (source_device != target_device)
+        part.integers = _present({
+            "graph node id": np.where(node > 0, node, MISSING),
+            "fromDevice": np.where(peers, source_device, MISSING), "toDevice": np.where(peers, target_device, MISSING),
+        })  # fmt: skip
+        return part
+
+    def sets(self) -> Part:
+        start, end, device, stream, correlation, pid, size, memory, node = self._integers(
+            CUPTI + "MEMSET", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
+            "graphNodeId",
+        )  # fmt: skip
+        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, _memory)
+        names = self._per_value(memory, lambda m: f"Memset ({memories.get(m, 'Unknown')})")
+        part = device_part(Kind.SET, start, end, names, pid, device, stream, correlation, size)
+        part.integers = _present({"graph node id": np.where(node > 0, node, MISSING)})
+        return part
+
+    def syncs(self, calls: Part) -> Part:
+        """Waits, named by the call that made them: the numbers in `syncType` mean other things in other versions."""
+        start, end, device, stream, correlation, pid, event = self._integers(
+            CUPTI + "SYNCHRONIZATION", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "eventId"
+        )
+        part = device_part(Kind.SYNC, start, end, np.zeros(len(start), np.int32), pid, device, stream, correlation)
+        made = _joined(calls.pid, calls.correlation, calls.name.astype(np.int64), part.pid, part.correlation)
+        part.name = self._per_value(made, lambda code: sync_name(self.names.strings[code] if code != MISSING else ""))
+        event = np.where(event == NO_ID, MISSING, event)
+        part.integers = _present({"wait_on_cuda_event_id": event, **self._records(part, event)})
+        return part
+
+    def _records(self, syncs: Part, event: Int64) -> dict[str, Int64]:
+        """The latest record of the event that each wait is for: its correlation and its stream."""
+        pid, stream, correlation, recorded = self._integers(
+            CUPTI + "CUDA_EVENT", "globalPid", "streamId", "correlationId", "eventId"
+        )
+        if not len(pid) or not (event != MISSING).any():
+            return {}
+        both, codes = distinct(np.concatenate([recorded, event]))
+        _, owner = distinct(np.concatenate([process_id(pid), syncs.pid]))
+        key = ((owner * len(both) + codes) << 32) | np.clip(np.concatenate([correlation, syncs.correlation]), 0, NO_ID)
+        order = np.argsort(key[: len(pid)], kind="stable")
+        keys = key[order]
+        at = np.searchsorted(keys, key[len(pid) :]) - 1
+        found = (at >= 0) & (keys[at] >> 32 == key[len(pid) :] >> 32) & (event != MISSING)
+        row = order[at]
+        return {
+            "wait_on_cuda_event_record_corr_id": np.where(found, correlation[row], MISSING),
+            "wait_on_stream": np.where(found & (stream[row] != NO_ID), stream[row], MISSING),
+        }
+
+    def _integers(self, table: str, *names: str) -> list[Int64]:
+        return self.source.integers(self.table(table), names)
+
+    def table(self, name: str) -> str:
+        """The table of this name, or a later version of it (`…_V2`), if the export has one."""
+        if name in self.source.tables:
+            return name
+        versions = [t for t in self.source.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
+        return max(versions, default=name)
+
+    def _named(self, ids: Int64, change: Callable[[str], str], table: str = "", text: str = "") -> Int32:
+        """Name codes of string ids; rows without one take the text column where the table has it."""
+        keys, codes = distinct(ids)
+        found = self.source.strings(keys)
+        names = [self.names.code(change(found.get(k, b"").decode("utf-8", "replace"))) for k in keys.tolist()]
+        result = np.array(names, np.int32)[codes] if len(keys) else np.empty(0, np.int32)
+        if text in self.source.tables.get(self.table(table), ()) and (ids == MISSING).any():
+            at = 0
+            for _, (texts,) in self.source.batches(self.table(table), (), (text,)):
+                for row in np.flatnonzero(ids[at : at + len(texts)] == MISSING).tolist():
+                    result[at + row] = self.names.code(change(texts[row].decode("utf-8", "replace")))
+                at += len(texts)
+        return result
+
+    def _per_value(self, values: Int64, name: Callable[[int], str]) -> Int32:
+        keys, codes = distinct(values)
+        table = np.array([self.names.code(name(k)) for k in keys.tolist()], np.int32)
+        return table[codes] if len(keys) else np.empty(0, np.int32)
+
+    def _labels(self, table: str, fallback: dict[int, str], change: Callable[[str], str]) -> dict[int, str]:
+        """What the numbers of an enumeration mean: the export's own table, else Nsight's usual meaning."""
+        labels = dict(fallback)
+        for (ids,), (names,) in self.source.batches(table, ("id",), ("name",)):
+            for number, name in zip(ids.tolist(), names, strict=True):
+                labels[number] = change(name.decode("utf-8", "replace"))
+        return labels
+
+    def _shape(self, sizes: list[Int64]) -> Sparse:
+        """`[x, y, z]` for every row that has sizes, its text made once for each distinct shape."""
+        x, y, z = sizes
+        rows = np.flatnonzero(x != MISSING)
+        x, y, z = (np.where(c[rows] == MISSING, 1, c[rows]) for c in (x, y, z))
+        xs, x_code = distinct(x)
+        ys, y_code = distinct(y)
+        zs, z_code = distinct(z)
+        keys, codes = distinct((x_code * len(ys) + y_code) * len(zs) + z_code)
+        names = [
+            self.names.code(f"[{xs[k // len(zs) // len(ys)]}, {ys[k // len(zs) % len(ys)]}, {zs[k % len(zs)]}]")
+            for k in keys.tolist()
+        ]
+        return Sparse(rows, np.array(names, np.int32)[codes] if len(keys) else np.empty(0, np.int32))
+
+
+def process_id(serialized: Int64) -> Int64:
+    """The process id in a globalPid or globalTid; 0 where there is none."""
+    return np.where(serialized == MISSING, 0, (serialized >> 24) & 0xFFFFFF)
+
+
+def host_part(
+    kind: Kind, start: Int64, end: Int64, name: Int32, thread: Int64, correlation: Int64 | None = None
+) -> Part:
+    n = len(start)
+    none = np.broadcast_to(np.int64(MISSING), n)
+    tid = np.where(thread == MISSING, MISSING, thread & 0xFFFFFF)
+    return Part(
+        np.full(n, kind, np.int8), start, end, name, process_id(thread), tid, none, none,
+        none if correlation is None else correlation, none,
+    )  # fmt: skip
+
+
+def device_part(
+    kind: Kind, start: Int64, end: Int64, name: Int32, pid: Int64, device: Int64, stream: Int64, correlation: Int64,
+    size: Int64 | None = None,
+) -> Part:  # fmt: skip
+    n = len(start)
+    none = np.broadcast_to(np.int64(MISSING), n)
+    return Part(
+        np.full(n, kind, np.int8), start, end, name, process_id(pid), none, device,
+        np.where(stream == NO_ID, MISSING, stream), correlation, none if size is None else size,
+    )  # fmt: skip
+
+
+def without_version(api: str) -> str:
+    """`cudaLaunchKernel` for `cudaLaunchKernel_v7000`."""
+    return API_VERSION.sub("", api)
+
+
+def sync_name(api: str) -> str:
+    """Kineto's name for the wait that this call makes."""
+    return next((name for part, name in SYNCS if part in api), "Sync")
+
+
+def copy_name(kind: str, source: str | None, target: str | None) -> str:
+    """Kineto's name of a copy: `Memcpy HtoD (Pageable -> Device)`; of managed memory that migrates, `(Unified)`."""
+    unified = kind.startswith("UVM_")
+    short = re.sub(r"^([A-Z])TO([A-Z])$", r"\1to\2", kind.removeprefix("UVM_"))
+    name = f"Memcpy {short}" if short not in ("", "UNKNOWN") else "Memcpy"
+    if unified:
+        return f"{name} (Unified)"
+    return f"{name} ({source or 'Unknown'} -> {target or 'Unknown'})" if source or target else name
+
+
+def _memory(name: str) -> str:
+    return name.rpartition("KIND_")[2].replace("_", " ").title()
+
+
+def _overhead(name: str) -> str:
+    short = name.removeprefix("OVERHEAD_").removeprefix("CUPTI_")
+    return "" if short in ("UNDEFINED", "UNKNOWN") else short.replace("_", " ").title()
+
+
+def _present(columns: dict[str, Int64]) -> dict[str, Sparse]:
+    """Columns without their missing values; columns with nothing else are left out."""
+    result = {}
+    everywhere: Int64 | None = None
+    for name, column in columns.items():
+        has = column != MISSING
+        if has.all() and len(column):
+            everywhere = np.arange(len(column)) if everywhere is None else everywhere
+            result[name] = Sparse(everywhere, column)
+        elif has.any():
+            result[name] = Sparse(np.flatnonzero(has), column[has])
+    return result
+
+
+def _joined(pid: Int64, correlation: Int64, value: Int64, on_pid: Int64, on_correlation: Int64) -> Int64:
+    """For each (on_pid, on_correlation) the value of the first row with that process and correlation, else MISSING."""
+    result = np.full(len(on_pid), MISSING, np.int64)
+    at = np.flatnonzero(np.isin(correlation, on_correlation) & (correlation > 0))
+    if not len(at):
+        return result
+    keys, first = np.unique(_process_and_correlation(pid[at], correlation[at]), return_index=True)
+    wanted = _process_and_correlation(on_pid, on_correlation)
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    found = keys[place] == wanted
+    result[found] = value[at[first[place[found]]]]
+    return result
+
+
+def _process_and_correlation(pid: Int64, correlation: Int64) -> Int64:
+    return (pid << 36) | np.clip(correlation, 0, (1 << 36) - 1)
+
+
+def _subset(part: Part, kept: Bool) -> Part:
+    return Part(**{name: column[kept] for name, column in vars(part).items() if name not in ("integers", "texts")})
