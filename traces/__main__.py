@@ -9,7 +9,10 @@ from pathlib import Path
 from traces import recipe
 from traces.simulate import simulate
 from traces.truth import truths
-from traces.write_kineto import OFFSET_NS, write_kineto
+from traces.write_kineto import OFFSET_NS as kineto_offset
+from traces.write_kineto import write_kineto
+from traces.write_nsight import MARKER, write_nsight
+from traces.write_nsight import OFFSET_NS as nsight_offset
 
 HERE = Path(__file__).parent
 
@@ -22,12 +25,14 @@ def generate(name: str, folder: Path) -> list[Path]:
         stem = name if len(program.ranks) == 1 else f"{name}-rank{rank.rank}"
         path = folder / f"{stem}.json.gz"
         write_kineto(program, path, rank.rank)
-        written += [
-            path,
-            write_truth(
-                folder / f"{stem}.truth.json", {"recipe": name, "trace": path.name, "offset_ns": OFFSET_NS, **truth}
-            ),
-        ]
+        about = {"recipe": name, "trace": path.name, "offset_ns": kineto_offset, **truth}
+        written += [path, write_truth(folder / f"{stem}.truth.json", about)]
+    if program.options.get("nsight") == "1":
+        path = folder / f"{name}-nsys.sqlite"
+        write_nsight(program, path)
+        (truth,) = truths(program, frameless_host=True)
+        about = {"recipe": name, "trace": path.name, "offset_ns": nsight_offset, "step_marker": MARKER, **truth}
+        written += [path, write_truth(folder / f"{name}-nsys.truth.json", about)]
     return written
 
 

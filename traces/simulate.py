@@ -146,6 +146,8 @@ class _Machine:
         self.externals = itertools.count(1)
         self.frame_ids = itertools.count(1)
         self.graphs: dict[str, int] = {}
+        self.loaded: set[str] = set()  # kernels launched before
+        self.done: set[str] = set()  # `once` blocks run
         self.collectives: dict[str, int] = {}
         self.threads: dict[str, _Thread] = {}
         self.last: dict[int, DeviceOp] = {}  # by stream
@@ -267,6 +269,12 @@ class _Machine:
         for _ in range(int(line.word(0))):
             yield from self.block(line.block, thread)
 
+    def do_once(self, line: Line, thread: _Thread) -> Waiting:
+        """`once NAME:` only the first time."""
+        if line.word(0) not in self.done:
+            self.done.add(line.word(0))
+            yield from self.block(line.block, thread)
+
     def do_rank(self, line: Line, thread: _Thread) -> Waiting:
         """`rank 0,2:` only on these ranks."""
         if str(self.rank.rank) in line.word(0).split(","):
@@ -386,8 +394,10 @@ class _Machine:
     # -- submissions ------------------------------------------------------------------------------------------------
 
     def do_launch(self, line: Line, thread: _Thread) -> Waiting:
-        """`launch KERNEL [6us] [stream=7] [first=30ms]`; `first` is what the first launch takes longer."""
-        extra = self.scaled(line.time("first", 0), "module-load", thread)
+        """`launch KERNEL [6us] [stream=7]`; its first launch takes `first=30ms` of the kernel longer."""
+        first = self.recipe.kernels[line.word(0)].time("first", 0) if line.word(0) not in self.loaded else 0
+        self.loaded.add(line.word(0))
+        extra = self.scaled(first, "module-load", thread)
         driver = line.options.get("api", "cudaLaunchKernel")
         yield from self.submit(line, thread, driver, [self.operation(line)], extra, "module-load")
 
@@ -454,9 +464,8 @@ class _Machine:
             elif line.verb in ("sync", "collective", "loader"):
                 raise line.fail("cannot be captured")
             else:
-                yield from itertools.chain.from_iterable(
-                    [self.submissions(line.block)] * (int(line.word(0)) if line.verb == "repeat" else 1)
-                )
+                for _ in range(int(line.word(0)) if line.verb == "repeat" else 1):
+                    yield from self.submissions(line.block)
 
     def kernel_time(self, line: Line) -> int:
         times = line.times() or self.recipe.kernels[line.word(0)].times()
