@@ -1,0 +1,122 @@
+"""The text of a trace file as a stream of UTF-8 bytes: plain, gzipped or UTF-16 on disk."""
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from isal import igzip_lib, isal_zlib
+
+from analyzer.errors import UnreadableTrace
+
+GZIP_MAGIC = b"\x1f\x8b"
+_GzipError: Any = igzip_lib.IsalError
+_READ = 1 << 20
+_BOMS = (  # the longer first: UTF-32 LE begins like UTF-16 LE
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+class TextFile:
+    """An open trace file; a context manager.
+
+    Raises UnreadableTrace when the file cannot be opened or read.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.damage = ""
+        """Why the text ends early; empty while it does not. Known once the text has been read."""
+        self.done = 0
+        """Bytes of the file on disk read so far, of `size`."""
+        try:
+            self.size = self.path.stat().st_size
+            self._file: BinaryIO = self.path.open("rb")
+        except OSError as error:
+            raise UnreadableTrace(_cannot_open(self.path, error)) from None
+        self.gzipped = self._file.peek(2)[:2] == GZIP_MAGIC if hasattr(self._file, "peek") else False
+
+    def __enter__(self) -> "TextFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def blocks(self) -> Iterator[bytes]:
+        """The text once, in blocks of any length: UTF-8 without its byte order mark.
+
+        Bytes that are no UTF-8 pass as they are; what is no UTF-16 becomes U+FFFD.
+        """
+        raw = self._gunzip() if self.gzipped else self._read()
+        first = next(raw, b"")
+        while first and len(first) < 4 and (more := next(raw, b"")):
+            first += more
+        encoding, skip = _encoding(first)
+        if encoding == "utf-8":
+            yield first[skip:]
+            yield from raw
+            return
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        yield decoder.decode(first[skip:]).encode()
+        for block in raw:
+            yield decoder.decode(block).encode()
+        yield decoder.decode(b"", final=True).encode()
+
+    def _read(self) -> Iterator[bytes]:
+        while True:
+            try:
+                block = self._file.read(_READ)
+            except OSError as error:
+                raise UnreadableTrace(_cannot_open(self.path, error)) from None
+            if not block:
+                return
+            self.done += len(block)
+            yield block
+
+    def _gunzip(self) -> Iterator[bytes]:
+        """Every gzip member one after the other; whatever follows the last one is ignored."""
+        raw = self._read()
+        pending = b""
+        while True:
+            while len(pending) < 2 and (more := next(raw, b"")):
+                pending += more
+            if pending[:2] != GZIP_MAGIC:
+                return
+            member = isal_zlib.decompressobj(wbits=31)
+            while not member.eof:
+                try:
+                    text = member.decompress(pending, _READ)
+                except _GzipError as error:
+                    self.damage = f"the gzip data is damaged ({error})"
+                    return
+                if text:
+                    yield text
+                pending = member.unconsumed_tail
+                if not pending and not member.eof and len(text) < _READ:
+                    pending = next(raw, b"")
+                    if not pending:
+                        self.damage = "the gzip data ends early"
+                        return
+            pending = member.unused_data
+
+
+def _encoding(start: bytes) -> tuple[str, int]:
+    """The encoding that the first bytes show, and the length of the byte order mark."""
+    for bom, encoding in _BOMS:
+        if start.startswith(bom):
+            return encoding, len(bom)
+    if start[:1] in (b"{", b"[") and start[1:2] == b"\0":
+        return "utf-16-le", 0
+    if start[:1] == b"\0" and start[1:2] in (b"{", b"["):
+        return "utf-16-be", 0
+    return "utf-8", 0
+
+
+def _cannot_open(path: Path, error: OSError) -> str:
+    if path.is_dir():
+        return f"{path}: is a folder, not a trace; give one file of it"
+    return f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions"
