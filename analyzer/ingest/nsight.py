@@ -14,6 +14,8 @@ from analyzer.ingest.assemble import Rows, assemble
 from analyzer.ingest.nsight_info import base_ns, devices, metadata, process_labels, producer, thread_names
 from analyzer.ingest.nsight_nvtx import read_ranges
 from analyzer.ingest.nsight_tables import CUPTI, Part, Reader
+from analyzer.ingest.nsys_export import exported, is_report
+from analyzer.ingest.parquet_columns import ParquetFolder, is_parquet_export
 from analyzer.ingest.raw import MISSING
 from analyzer.ingest.sqlite_columns import Database, Source, distinct
 from analyzer.trace import NONE, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
@@ -32,8 +34,16 @@ def read_nsight(path: Path, progress: Progress | None = None) -> Trace:
     A report (`.nsys-rep`, `.qdrep`) is exported first where `nsys` is installed; `progress` is told so in one line.
     Raises UnreadableTrace when the file is no recording that can be read.
     """
-    with Database(path) as source:
-        return to_trace(source, path)
+    if path.is_dir():
+        if not is_parquet_export(path):
+            raise UnreadableTrace(f"{path.name}: a folder without the tables of an Nsight Systems export")
+        with ParquetFolder(path) as folder:
+            return to_trace(folder, path)
+    if is_report(path):
+        with exported(path, progress) as export, Database(export, path.name) as database:
+            return to_trace(database, path)
+    with Database(path) as database:
+        return to_trace(database, path)
 
 
 def to_trace(source: Source, path: Path) -> Trace:

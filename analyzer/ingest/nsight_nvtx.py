@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.ingest.nsight_tables import DOMAIN, PUSH_POP, START_END, Names, Part, Reader, host_part, process_id
+from analyzer.ingest.nsight_names import Names
+from analyzer.ingest.nsight_tables import DOMAIN, PUSH_POP, START_END, Part, Reader, host_part, process_id
 from analyzer.ingest.raw import MISSING
 from analyzer.ingest.sqlite_columns import distinct
 from analyzer.trace import Int8, Int32, Int64, Kind, Note, Sparse

@@ -8,6 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzer.ingest.nsight_names import (
+    COPIES,
+    MEMORIES,
+    OVERHEADS,
+    Names,
+    copy_name,
+    memory_name,
+    overhead_name,
+    sync_name,
+    without_version,
+)
 from analyzer.ingest.raw import MISSING
 from analyzer.ingest.sqlite_columns import Source, distinct
 from analyzer.trace import Bool, Int8, Int32, Int64, Kind, Note, Sparse
@@ -16,38 +27,6 @@ CUPTI = "CUPTI_ACTIVITY_KIND_"
 CUDA_CLASSES = (0, 1)  # runtime and driver; other event classes repeat the same calls under other names
 NO_ID = 4294967295  # "none" as an unsigned 32-bit id
 PUSH_POP, START_END, DOMAIN = 59, 60, 75
-COPIES = {
-    0: "UNKNOWN", 1: "HTOD", 2: "DTOH", 3: "HTOA", 4: "ATOH", 5: "ATOA", 6: "ATOD", 7: "DTOA", 8: "DTOD", 9: "HTOH",
-    10: "PTOP", 11: "UVM_HTOD", 12: "UVM_DTOH", 13: "UVM_DTOD",
-}  # fmt: skip
-MEMORIES = {
-    0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static",
-    7: "Unknown",
-}  # fmt: skip
-OVERHEADS = {
-    2: "Driver Compiler", 3: "Buffer Flush", 4: "Instrumentation", 5: "Resource",
-    6: "Runtime Triggered Module Loading", 7: "Lazy Function Loading", 8: "Command Buffer Full",
-}  # fmt: skip
-SYNCS = (
-    ("StreamWaitEvent", "Stream Wait Event"), ("EventSynchronize", "Event Sync"), ("EventQuery", "Event Query"),
-    ("StreamQuery", "Stream Query"), ("StreamSynchronize", "Stream Sync"), ("DeviceSynchronize", "Context Sync"),
-    ("CtxSynchronize", "Context Sync"), ("ThreadSynchronize", "Context Sync"),
-)  # fmt: skip
-API_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000; the _v2 of cuMemcpyHtoDAsync_v2 is part of the name
-
-
-class Names:
-    """Distinct strings and the code of each."""
-
-    def __init__(self) -> None:
-        self.strings: list[str] = []
-        self._codes: dict[str, int] = {}
-
-    def code(self, text: str) -> int:
-        code = self._codes.setdefault(text, len(self.strings))
-        if code == len(self.strings):
-            self.strings.append(text)
-        return code
 
 
 @dataclass
@@ -103,7 +82,7 @@ class Reader:
 
     def overheads(self) -> list[Part]:
         """Time of the profiler and of the driver's own one-off work, named as Kineto names it where CUPTI tells."""
-        labels = self._labels("ENUM_CUPTI_OVERHEAD_TYPE", OVERHEADS, _overhead)
+        labels = self._labels("ENUM_CUPTI_OVERHEAD_TYPE", OVERHEADS, overhead_name)
         parts = []
         for table in ("PROFILER_OVERHEAD", CUPTI + "OVERHEAD"):
             start, end, thread, name, kind = self._integers(
@@ -118,11 +97,12 @@ class Reader:
 
     def kernels(self) -> Part:
         table = CUPTI + "KERNEL"
-        start, end, device, stream, correlation, pid, name, registers, static, dynamic, node, graph, *sizes = self._integers(
+        start, end, device, stream, correlation, pid, name, *rest = self._integers(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
             "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
             "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
         )  # fmt: skip
+        registers, static, dynamic, node, graph, *sizes = rest
         if (name == MISSING).any():
             (short,) = self._integers(table, "shortName")
             name = np.where(name == MISSING, short, name)
@@ -164,7 +144,7 @@ class Reader:
             )
         )  # fmt: skip
         kinds = self._labels("ENUM_CUDA_MEMCPY_OPER", COPIES, lambda name: name.rpartition("KIND_")[2])
-        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, _memory)
+        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, memory_name)
         # Small numbers, or damage; one code for the three of them.
         small = [np.clip(column, -1, 254) for column in (copy, source, target)]
         code = (small[0] << 16) | ((small[1] & 255) << 8) | (small[2] & 255)
@@ -184,7 +164,7 @@ class Reader:
             CUPTI + "MEMSET", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
             "graphNodeId",
         )  # fmt: skip
-        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, _memory)
+        memories = self._labels("ENUM_CUDA_MEM_KIND", MEMORIES, memory_name)
         names = self._per_value(memory, lambda m: f"Memset ({memories.get(m, 'Unknown')})")
         part = device_part(Kind.SET, start, end, names, pid, device, stream, correlation, size)
         part.integers = _present({"graph node id": np.where(node > 0, node, MISSING)})
@@ -302,35 +282,6 @@ def device_part(
         np.full(n, kind, np.int8), start, end, name, process_id(pid), none, device,
         np.where(stream == NO_ID, MISSING, stream), correlation, none if size is None else size,
     )  # fmt: skip
-
-
-def without_version(api: str) -> str:
-    """`cudaLaunchKernel` for `cudaLaunchKernel_v7000`."""
-    return API_VERSION.sub("", api)
-
-
-def sync_name(api: str) -> str:
-    """Kineto's name for the wait that this call makes."""
-    return next((name for part, name in SYNCS if part in api), "Sync")
-
-
-def copy_name(kind: str, source: str | None, target: str | None) -> str:
-    """Kineto's name of a copy: `Memcpy HtoD (Pageable -> Device)`; of managed memory that migrates, `(Unified)`."""
-    unified = kind.startswith("UVM_")
-    short = re.sub(r"^([A-Z])TO([A-Z])$", r"\1to\2", kind.removeprefix("UVM_"))
-    name = f"Memcpy {short}" if short not in ("", "UNKNOWN") else "Memcpy"
-    if unified:
-        return f"{name} (Unified)"
-    return f"{name} ({source or 'Unknown'} -> {target or 'Unknown'})" if source or target else name
-
-
-def _memory(name: str) -> str:
-    return name.rpartition("KIND_")[2].replace("_", " ").title()
-
-
-def _overhead(name: str) -> str:
-    short = name.removeprefix("OVERHEAD_").removeprefix("CUPTI_")
-    return "" if short in ("UNDEFINED", "UNKNOWN") else short.replace("_", " ").title()
 
 
 def _present(columns: dict[str, Int64]) -> dict[str, Sparse]:

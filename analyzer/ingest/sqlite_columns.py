@@ -55,9 +55,9 @@ class Source(Protocol):
 class Database:
     """An SQLite file as a Source. A context manager: the file is open inside it."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises UnreadableTrace when the file is no whole, unlocked SQLite database."""
-        self.path, self.file = path, path.name
+    def __init__(self, path: Path, file: str = "") -> None:
+        """Raises UnreadableTrace when the file is no whole, unlocked SQLite database; `file` names it in messages."""
+        self.file = file or path.name
         check_file(path)
         self.uri = path.absolute().as_uri() + "?mode=ro&immutable=1"
         self.large = path.stat().st_size >= SMALL_BYTES
