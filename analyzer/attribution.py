@@ -22,7 +22,18 @@ import numpy as np
 from analyzer import compiled
 from analyzer.host import LAUNCH, Doing, Host, Segments
 from analyzer.intervals import Intervals, Overlaps, overlaps, remainder, union
-from analyzer.timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Gaps, Timeline, blocking_calls, exposed
+from analyzer.timeline import (
+    COMMUNICATION,
+    COMPUTE,
+    COPIES,
+    FIRST_COPY,
+    SET,
+    Blocking,
+    Gaps,
+    Timeline,
+    blocking_calls,
+    exposed,
+)
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind
 
 CATEGORIES = {
@@ -47,7 +58,9 @@ CATEGORIES = {
     "host-unknown": "unattributed",
     "device-unknown": "unattributed",
 }
-IDLE = tuple(cause for cause in CATEGORIES if cause not in ("unmodelled", "exposed-communication", "exposed-copy", "memset"))
+IDLE = tuple(
+    cause for cause in CATEGORIES if cause not in ("unmodelled", "exposed-communication", "exposed-copy", "memset")
+)
 CODE = {cause: code for code, cause in enumerate(IDLE)}
 SIDES = ("host", "submitted", "unlinked")
 HOST, SUBMITTED, UNLINKED = range(3)
@@ -308,7 +321,9 @@ def _holes(timeline: Timeline, segments: Segments) -> Segments:
     short = (end > start) & (end - start <= HOLE_NS)
     if not (timeline.trace.kind[segments.row] == Kind.OPERATOR).any():
         short[:] = False
-    return Segments(start[short], end[short], segments.row[:-1][short], np.full(int(short.sum()), Doing.PYTHON, np.int8))
+    return Segments(
+        start[short], end[short], segments.row[:-1][short], np.full(int(short.sum()), Doing.PYTHON, np.int8)
+    )
 
 
 def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Int64:
@@ -316,7 +331,11 @@ def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Int64:
     rows = np.full(len(left.start), NONE, np.int64)
     for thread, segments in host.segments.items():
         at = np.searchsorted(segments.start, left.start, side="right") - 1
-        inside = (at >= 0) & (left.start < segments.end[np.maximum(at, 0)]) if len(segments.start) else np.zeros(len(rows), np.bool_)
+        inside = (
+            (at >= 0) & (left.start < segments.end[np.maximum(at, 0)])
+            if len(segments.start)
+            else np.zeros(len(rows), np.bool_)
+        )
         mine = inside & ((gaps.thread[left.left] == thread) | (rows == NONE))
         rows[mine] = segments.row[at[mine]]
     return rows
@@ -482,7 +501,12 @@ def _relabel(pieces: Pieces, generic: Int64, taken: dict[str, Int64], source: di
         n = len(keep)
         parts.append(
             Pieces(
-                low[keep], high[keep], part.gap, np.full(n, CODE["host-sync"], np.int8), part.side, source[kind][keep],
+                low[keep],
+                high[keep],
+                part.gap,
+                np.full(n, CODE["host-sync"], np.int8),
+                part.side,
+                source[kind][keep],
                 np.ones(n, np.bool_),
             )  # fmt: skip
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -117,18 +117,44 @@ def period_ns(steps: Sequence[Step]) -> int | None:
     return int(np.median(np.diff([step.start_ns for step in kept])))
 
 
-def choose_window(
-    timeline: Timeline, steps: Sequence[Step], request: str | None, *, trace: Trace
-) -> Window:  # fmt: skip
-    """The window asked for, or the default: `steps` where there are any, else `gpu`."""
-    kind = request or ("steps" if any(step.left_out is None for step in steps) else "gpu")
+def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
+    """`3-7` or `2,5,8-9`: the steps of these numbers, the others left out. Numbers are the markers' own (`#N`), else the
+    position from 0.
+
+    Raises:
+        BadUsage: not such a list, or no step has such a number.
+    """
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", wanted):
+        raise BadUsage(f"--steps {wanted}: expected numbers and ranges such as 3-7 or 2,5")
+    spans = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in wanted.split(","))]
+    numbers = [step.number for step in steps]
+    places = [n if n is not None else i for i, n in enumerate(numbers)] if None not in numbers else range(len(steps))
+    picked = [any(first <= number <= last for first, last in spans) for number in places]
+    if not any(picked):
+        have = f"it has {places[0]} to {places[-1]}" if len(steps) else "it has no marked steps"
+        raise BadUsage(f"{file}: --steps {wanted}: no such step; {have}")
+    return [
+        step if keep else replace(step, left_out=f"not among --steps {wanted}")
+        for step, keep in zip(steps, picked, strict=True)
+    ]
+
+
+def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None) -> Window:
+    """The window asked for, or the default: `steps` where a step is kept, else `gpu`.
+
+    Raises:
+        NothingToAnalyse: steps were asked for and there are none.
+    """
+    trace = timeline.trace
+    kept = [step for step in steps if step.left_out is None]
+    kind = request or ("steps" if kept else "gpu")
     if kind == "steps":
-        kept = [step for step in steps if step.left_out is None]
-        if not kept:
+        if not steps:
             raise NothingToAnalyse(
-                f"{trace.name}: no complete step with GPU work was marked; call profiler.step() in the loop, "
-                "choose a marker with --step-marker, or use --window gpu"
+                f"{trace.name}: no step with GPU work was marked; call profiler.step() in the loop, choose a marker with "
+                "--step-marker, or use --window gpu"
             )
+        kept = kept or list(steps)  # asked for by name: all that there is, however incomplete
         why = f"{len(kept)} of {len(steps)} marked steps" if len(kept) < len(steps) else f"all {len(kept)} marked steps"
         return Window("steps", kept[0].start_ns, max(step.end_ns for step in kept), why)
     if kind == "gpu":

@@ -1,1 +1,72 @@
-"""Reading a recording, whatever its format, into a Trace."""
+"""Reading a recording, whatever its format, into a Trace.
+
+The format is told by the first bytes, never by the file's name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from analyzer.errors import UnreadableTrace
+from analyzer.trace import Trace
+
+Progress = Callable[[str, float | None], None]
+"""Called with what is being done and how much of it is, from 0 to 1; None where that is unknown."""
+
+TRACE_NAMES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep")
+NSIGHT_STARTS = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report")
+
+
+def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+    """The Trace of a torch.profiler or Nsight Systems recording.
+
+    Raises:
+        UnreadableTrace: no such file, or no trace that can be read; one line says what was found and what to do.
+    """
+    path = Path(path)
+    tell = progress or (lambda what, share: None)
+    try:
+        if path.is_dir() or _starts_with(path, NSIGHT_STARTS):
+            from analyzer.ingest.nsight import read_nsight
+
+            return read_nsight(path, lambda what: tell(what, None))
+        from analyzer.ingest.chrome import read_events
+        from analyzer.ingest.kineto import to_trace
+
+        raw = read_events(path, lambda done, total: tell(f"reading {path.name}", done / total if total else None))
+        return to_trace(raw, path)
+    except FileNotFoundError:
+        raise UnreadableTrace(f"{path}: no such file") from None
+    except OSError as error:
+        raise UnreadableTrace(f"{path}: {error.strerror or error}") from None
+
+
+def find_traces(path: Path) -> list[Path]:
+    """The traces a path stands for: itself, or those in a folder, sorted by name with numbers as numbers.
+
+    Raises:
+        UnreadableTrace: a folder without traces, or nothing at all.
+    """
+    if not path.is_dir():
+        return [path]
+    found = sorted((p for p in path.iterdir() if p.is_file() and p.name.endswith(TRACE_NAMES)), key=_natural)
+    if found:
+        return found
+    if any(p.suffix == ".parquet" for p in path.iterdir()):
+        return [path]
+    raise UnreadableTrace(
+        f"{path}: no traces in this folder; expected files named {', '.join('*' + n for n in TRACE_NAMES)}"
+    )
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    import re
+
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _starts_with(path: Path, starts: tuple[bytes, ...]) -> bool:
+    with path.open("rb") as file:
+        return file.read(max(map(len, starts))).startswith(starts)

@@ -114,7 +114,10 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     with np.errstate(over="ignore"):
         bad |= (end - start) > LONGEST_NS
     if bad.any():
-        kinds = [f"{int(n)} {Kind(k).name.lower()}" for k, n in zip(*np.unique(rows.kind[bad], return_counts=True), strict=True)]
+        kinds = [
+            f"{int(n)} {Kind(k).name.lower()}"
+            for k, n in zip(*np.unique(rows.kind[bad], return_counts=True), strict=True)
+        ]
         health.append(
             Note(
                 "quarantined-time",

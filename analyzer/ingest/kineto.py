@@ -91,7 +91,9 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         threads=threads,
         processes=processes,
         devices=_devices(raw.metadata),
-        integers={k: v for k, v in integers.items() if k not in ("correlation", "device", "stream", "bytes") and len(v.rows)},
+        integers={
+            k: v for k, v in integers.items() if k not in ("correlation", "device", "stream", "bytes") and len(v.rows)
+        },
         texts={k: v for k, v in texts.items() if len(v.rows)},
         strings=raw.strings,
         memory=_memory(raw, notes),
@@ -221,12 +223,20 @@ def _split_by_pid(
     ambiguous = np.isin(correlation[operations], repeated)
     for ordinal in np.unique(device[operations]).tolist():
         here = operations[device[operations] == ordinal]
-        clear = [first_launcher[c] for c in correlation[here[~np.isin(correlation[here], repeated)]].tolist() if c in first_launcher]
-        owners, votes = np.unique(clear, return_counts=True) if clear else (np.empty(0, np.int64), np.empty(0, np.int64))
+        clear = [
+            first_launcher[c]
+            for c in correlation[here[~np.isin(correlation[here], repeated)]].tolist()
+            if c in first_launcher
+        ]
+        owners, votes = (
+            np.unique(clear, return_counts=True) if clear else (np.empty(0, np.int64), np.empty(0, np.int64))
+        )
         if len(owners) == 1:
             process[here] = owners[0]
             continue
-        process[here] = [first_launcher.get(c, owners[votes.argmax()] if len(owners) else 0) for c in correlation[here].tolist()]
+        process[here] = [
+            first_launcher.get(c, owners[votes.argmax()] if len(owners) else 0) for c in correlation[here].tolist()
+        ]
         for c in np.unique(correlation[here[np.isin(correlation[here], repeated)]]).tolist():
             ops = here[correlation[here] == c]
             ops = ops[np.argsort(start[ops], kind="stable")]

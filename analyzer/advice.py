@@ -1,0 +1,184 @@
+"""The Advice: the one result value that every report reads, and its JSON form.
+
+Times are integer nanoseconds on the file's clock, shares are fractions from 0 to 1, sizes are bytes. `None` means that the
+trace cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analyzer.attribution import Item
+from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
+from analyzer.trace import Note
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TraceInfo:
+    """One recording that was read."""
+
+    name: str
+    format: str
+    """`kineto` or `nsight`."""
+    rank: int | None
+    operations: int
+    kernels: int
+    events: int
+    producer: str
+    base_ns: int | None
+    """What to add to times to get nanoseconds since the Unix epoch."""
+
+
+@dataclass(frozen=True)
+class StepAdvice:
+    """One marked step on one device."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    gpu_ns: int
+    """Time with at least one of the operations that the step launched running, wherever they run."""
+    operations: int
+    left_out: str | None
+
+
+@dataclass(frozen=True)
+class DeviceAdvice:
+    """Where the wall time of one device's window went."""
+
+    file: str
+    rank: int | None
+    process: int | None
+    device: int
+    gpu: int | None
+    name: str
+    window: str
+    window_why: str
+    start_ns: int
+    end_ns: int
+    operations: int
+    kernels: int
+    busy_ns: int
+    idle_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_host_ns: int
+    idle_submitted_ns: int
+    idle_unlinked_ns: int
+    communication_total_ns: int
+    attribution: tuple[Item, ...]
+    steps: tuple[StepAdvice, ...]
+    step_ns: int | None
+    """Median start-to-start period of the kept steps; None without steps."""
+    kernels_by_name: tuple[KernelTime, ...]
+    copies: tuple[CopyTime, ...]
+    launches: Launches
+    syncs: int
+    blocking_copies: int
+    allocations: int
+    launch_latency_ns: int
+    queued_gap_ns: int | None
+    operators: tuple[OwnerTime, ...]
+    modules: tuple[OwnerTime, ...]
+    gaps: tuple[Gap, ...]
+    memory: MemoryUse | None
+
+    @property
+    def wall_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    def ns_of(self, *causes: str) -> int:
+        """Wall time of these causes."""
+        return sum(item.ns for item in self.attribution if item.cause in causes)
+
+    def ns_in(self, *categories: str) -> int:
+        """Wall time of these categories."""
+        return sum(item.ns for item in self.attribution if item.category in categories)
+
+
+@dataclass(frozen=True)
+class HostAdvice:
+    """What can be said of a recording without GPU work."""
+
+    file: str
+    start_ns: int
+    end_ns: int
+    ranges: tuple[HostTime, ...]
+    operators: tuple[HostTime, ...]
+    calls: tuple[HostTime, ...]
+    steps: tuple[StepAdvice, ...]
+    step_ns: int | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Everything that is said about the traces. `analyzer.attribution` defines the causes."""
+
+    traces: tuple[TraceInfo, ...]
+    window: str
+    devices: tuple[DeviceAdvice, ...]
+    host: HostAdvice | None
+    memory: tuple[MemoryUse, ...]
+    verdict: str
+    health: tuple[Note, ...]
+    errors: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form; `advice.schema.json` describes it."""
+        return {
+            "schema": SCHEMA,
+            "traces": [_plain(trace) for trace in self.traces],
+            "window": {
+                "kind": self.window,
+                "steps": [step.name for device in self.devices[:1] for step in device.steps if step.left_out is None]
+                if self.window == "steps"
+                else [],
+            },
+            "verdict": self.verdict,
+            "devices": [_device(device) for device in self.devices],
+            "host": None if self.host is None else _plain(self.host),
+            "memory": [_plain(use) for use in self.memory],
+            "phase": {"name": "unknown", "why": "phases are not detected yet"},
+            "findings": [],
+            "skipped": [],
+            "health": [_plain(note) for note in self.health],
+            "errors": list(self.errors),
+        }
+
+
+def _device(device: DeviceAdvice) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, value in _plain(device).items():
+        plain[key] = value
+        if key == "kernels":
+            plain["wall_ns"] = device.wall_ns
+    plain["attribution"] = [
+        {
+            "when": item.when, "cause": item.cause, "category": item.category, "grade": item.grade, "side": item.side,
+            "detail": item.detail, "ns": item.ns,
+        }
+        for item in device.attribution
+    ]  # fmt: skip
+    plain["kernels_by_name"] = [
+        {"name": k.name, "short": k.short, "class": k.cls, "calls": k.calls, "ns": k.ns} for k in device.kernels_by_name
+    ]
+    plain["memory"] = (
+        None
+        if device.memory is None
+        else {key: getattr(device.memory, key) for key in ("peak_allocated", "peak_reserved", "baseline")}
+    )
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries, tuples as lists, everything else as it is."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,146 @@
+"""`advise`: the command line. The only module that prints, besides the reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from analyzer.advice import Advice
+from analyzer.analysis import Request, advise_traces
+from analyzer.errors import AdviseError, UnreadableTrace
+from analyzer.ingest import find_traces, read
+from analyzer.progress import Progress
+from analyzer.trace import Trace
+
+DESCRIPTION = """\
+Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
+one cause, and the parts add up to the wall time exactly."""
+EPILOG = (
+    "exit codes: 0 done; 2 unreadable input, nothing to analyse, or bad usage (one line on standard error says which)"
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options of `advise`."""
+    p = argparse.ArgumentParser("advise", description=DESCRIPTION, epilog=EPILOG)
+    p.add_argument("traces", nargs="+", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
+    p.add_argument("--format", choices=("text", "json"), default="text", help="what is written (default: text)")
+    p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")
+    p.add_argument("--json", metavar="FILE", type=Path, help="write JSON to FILE beside the text")
+    p.add_argument(
+        "--window", metavar="WINDOW",
+        help="steps (default when steps are marked), gpu (first to last GPU operation), all, or START:END in milliseconds",
+    )  # fmt: skip
+    p.add_argument("--steps", metavar="LIST", help="only these steps, by the numbers of their markers: 3-7 or 2,5")
+    p.add_argument("--step-marker", metavar="REGEX", help="ranges whose name matches are the steps")
+    p.add_argument("--device", metavar="N", type=int, help="only this device ordinal")
+    p.add_argument("--rank", metavar="N", type=int, help="only this rank")
+    p.add_argument("--version", action="version", version=f"advise {version()}")
+    return p
+
+
+def version() -> str:
+    """The installed version; a bare checkout has none."""
+    try:
+        return metadata.version("gpu-trace-advisor")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `advise` with these arguments; returns the exit code."""
+    options = parser().parse_args(argv)
+    try:
+        return run(options)
+    except AdviseError as error:
+        print(f"advise: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of the pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("advise: interrupted", file=sys.stderr)
+        return 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, analyse, write."""
+    request = Request(options.window, options.steps, options.step_marker, options.device, options.rank)
+    with Progress(sys.stderr) as progress:
+        traces, errors = read_all([Path(p) for p in options.traces], progress)
+        progress("analysing", None)
+        advice = advise_traces(traces, request, errors)
+    if options.json:
+        write(options.json, to_json(advice))
+    if options.format == "json":
+        output = to_json(advice)
+    else:
+        from analyzer.report.text import render
+
+        output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
+    if options.output:
+        write(options.output, output)
+    else:
+        sys.stdout.write(output)
+        sys.stdout.flush()
+    return 0
+
+
+def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Trace], list[str]]:
+    """All traces that can be read. One that cannot is an error beside the others; alone it is the end.
+
+    Raises:
+        UnreadableTrace: none can be read.
+    """
+    files = [file for path in paths for file in find_traces(path)]
+    traces, errors = [], []
+    for file in files:
+        try:
+            traces.append(read(file, progress))
+        except UnreadableTrace as error:
+            if len(files) == 1:
+                raise
+            errors.append(str(error))
+    if not traces:
+        raise UnreadableTrace(f"none of the {len(files)} files can be read; the first: {errors[0]}")
+    return traces, errors
+
+
+def to_json(advice: Advice) -> str:
+    """The advice as JSON text."""
+    return json.dumps(advice.to_json(), indent=1, ensure_ascii=False) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        UnreadableTrace: the place cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise AdviseError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def wants_color(stream: object) -> bool:
+    """A terminal, and nobody asked for plain text (https://no-color.org)."""
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, at most 120; 80 in a pipe."""
+    if columns := os.environ.get("COLUMNS", ""):
+        return min(max(int(columns), 40), 120) if columns.isdigit() else 80
+    if not sys.stdout.isatty():
+        return 80
+    return min(max(os.get_terminal_size(sys.stdout.fileno()).columns, 40), 120)

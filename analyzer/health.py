@@ -1,0 +1,190 @@
+"""What makes the numbers of a trace doubtful, beyond what reading it already showed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
+
+from analyzer.summary import is_graph_launch, launches_without_operation
+from analyzer.timeline import COMMUNICATION, Timeline
+from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
+from analyzer.window import Step, Window
+
+UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
+COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
+CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
+OUTLIER = 10  # a first collective this many times the median of the others waits for ranks that began later
+
+
+def check_trace(trace: Trace) -> list[Note]:
+    """Findings that need no window."""
+    notes = []
+    stacks = bool(trace.metadata.get("with_stack"))
+    if stacks and (trace.kind == Kind.PYTHON).any():
+        notes.append(
+            Note(
+                "profiler-stacks",
+                "recorded with Python stacks: host times are inflated, idle time on the host's side is an upper bound; "
+                "record once without with_stack to get the true share",
+                int((trace.kind == Kind.PYTHON).sum()),
+            )
+        )
+    return notes
+
+
+def check_device(
+    attribution: Attribution, window: Window, steps: list[Step], operations: Int64
+) -> list[Note]:  # fmt: skip
+    """Findings about one device's window."""
+    timeline = attribution.timeline
+    return [
+        note
+        for note in (
+            _unrecorded_graph_nodes(attribution, window),
+            _cut(attribution, window),
+            _cold(attribution, window),
+            _lost_kernels(timeline),
+            _orphans(timeline, operations),
+            _clock_skew(timeline, operations),
+            _single_step(steps, window),
+            _collective_outlier(timeline),
+        )
+        if note is not None
+    ]
+
+
+def unexplained(attribution: Attribution, window: Window) -> tuple[Int64, Bool]:
+    """ns of each device-unknown piece inside the window, and whether a graph replay was under way (see below)."""
+    timeline, pieces = attribution.timeline, attribution.pieces
+    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
+    mine = (pieces.cause == CODE["device-unknown"]) & (pieces.side != HOST) & (ns > 0)
+    return np.where(mine, ns, 0), mine & in_graph_replay(timeline, pieces.start, pieces.end)
+
+
+def in_graph_replay(timeline: Timeline, start: Int64, end: Int64) -> Bool:
+    """[k] a graph replay lies around the span: it was launched before the span ends, and has an operation after it starts.
+
+    Inside a replay the host has nothing to do with what runs when, so a hole there is nodes that were not recorded.
+    """
+    trace = timeline.trace
+    linked = np.flatnonzero(timeline.linked)
+    rows, inverse = np.unique(timeline.launch[linked], return_inverse=True)
+    graph = np.array([is_graph_launch(trace.label(row)) for row in rows.tolist()], np.bool_)
+    if not graph.any():
+        return np.zeros(len(start), np.bool_)
+    last = np.full(len(rows), np.iinfo(np.int64).min)
+    np.maximum.at(last, inverse, timeline.end[linked])
+    begun, done = trace.start_ns[rows[graph]], last[graph]
+    order = np.argsort(begun, kind="stable")
+    begun, reach = begun[order], np.maximum.accumulate(done[order])
+    before = np.searchsorted(begun, start, side="right") - 1
+    return (before >= 0) & (reach[np.maximum(before, 0)] > start)
+
+
+def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | None:
+    ns, in_graph = unexplained(attribution, window)
+    total, count = int(ns[in_graph].sum()), int(in_graph.sum())
+    if not count or total < UNRECORDED_SHARE * window.wall_ns:
+        return None
+    return Note(
+        "unrecorded-graph-nodes",
+        f"{total / 1e6:,.1f} ms ({total / window.wall_ns:.0%} of the wall) are holes inside submitted graph replays: work "
+        "that ran and was not recorded, not idle time; record with a newer CUPTI, or trace the graphs' nodes "
+        "(nsys --cuda-graph-trace=node)",
+        count,
+    )
+
+
+def _cut(attribution: Attribution, window: Window) -> Note | None:
+    ns, in_graph = unexplained(attribution, window)
+    long = (ns >= CUT_NS) & ~in_graph & (attribution.pieces.side == SUBMITTED)
+    if not long.any():
+        return None
+    return Note(
+        "cut",
+        f"{int(ns[long].sum()) / 1e6:,.1f} ms in which a submitted operation waited for work that the trace does not hold: "
+        "the recording was cut or started while the device was busy; do not call this time idle",
+        int(long.sum()),
+    )
+
+
+def _cold(attribution: Attribution, window: Window) -> Note | None:
+    causes = attribution.by_cause(window.start_ns, window.end_ns)
+    start_up = sum(causes.get(cause, 0) for cause in ("module-load", "allocator", "compile"))
+    if start_up < COLD_SHARE * window.wall_ns:
+        return None
+    return Note(
+        "cold",
+        f"{start_up / 1e6:,.1f} ms ({start_up / window.wall_ns:.0%} of the wall) load modules, allocate memory or compile: "
+        "a cold start, not the steady state; record after a few warm-up steps",
+        1,
+    )
+
+
+def _lost_kernels(timeline: Timeline) -> Note | None:
+    trace = timeline.trace
+    lost = launches_without_operation(trace, timeline.process)
+    launched = np.unique(timeline.launch[timeline.linked])
+    # The last launches of a recording outlive it: only those before the last linked one were lost.
+    if len(launched):
+        lost = lost[trace.start_ns[lost] < trace.start_ns[launched].max()]
+    parent = timeline.host.parent[lost]
+    lost = lost[~((parent != NONE) & (trace.kind[parent] == Kind.CALL))]
+    if len(lost) <= 0.01 * max(len(launched), 1):
+        return None
+    return Note(
+        "lost-kernels",
+        f"{len(lost)} launches have no operation although later ones do: records were lost, or the calls were captured "
+        "into a graph; busy time is a lower bound",
+        len(lost),
+    )
+
+
+def _orphans(timeline: Timeline, operations: Int64) -> Note | None:
+    count = int((~timeline.linked[operations]).sum())
+    if not count:
+        return None
+    return Note(
+        "orphan-operations",
+        f"{count} of {len(operations)} operations in the window were launched before the recording or by nothing it holds; "
+        "they count as device time, and a gap that one of them closes is device-unknown",
+        count,
+    )
+
+
+def _clock_skew(timeline: Timeline, operations: Int64) -> Note | None:
+    linked = operations[timeline.linked[operations]]
+    early = timeline.launch_start[linked] - timeline.start[linked]
+    count = int((early > 0).sum())
+    if not count:
+        return None
+    return Note(
+        "clock-skew",
+        f"{count} operations start before their launch call, by up to {int(early.max()) / 1e3:,.3f} µs: host and device "
+        "clocks disagree; nothing was shifted, and the split of short gaps into host and submitted side is doubtful",
+        count,
+    )
+
+
+def _single_step(steps: list[Step], window: Window) -> Note | None:
+    kept = [step for step in steps if step.left_out is None]
+    if window.kind != "steps" or len(kept) != 1:
+        return None
+    return Note("single-step", "one step only: nothing can be said about how steps vary; record at least five", 1)
+
+
+def _collective_outlier(timeline: Timeline) -> Note | None:
+    at = np.flatnonzero(timeline.does == COMMUNICATION)
+    if len(at) < 4:
+        return None
+    length = (timeline.end - timeline.start)[at]
+    rest = float(np.median(length[1:]))
+    if not rest or length[0] <= OUTLIER * rest or length[0] < length[1:].max():
+        return None
+    return Note(
+        "collective-outlier",
+        f"the first collective lasts {int(length[0]) / 1e6:,.2f} ms against a median of {rest / 1e6:,.3f} ms: it waits for "
+        "ranks that began recording later; its length says nothing about communication",
+        1,
+    )
