@@ -395,11 +395,12 @@ class _Machine:
 
     def do_launch(self, line: Line, thread: _Thread) -> Waiting:
         """`launch KERNEL [6us] [stream=7]`; its first launch takes `first=30ms` of the kernel longer."""
-        first = self.recipe.kernels[line.word(0)].time("first", 0) if line.word(0) not in self.loaded else 0
+        operation = self.operation(line)
+        kernel = self.recipe.kernels[line.word(0)]
+        extra = 0 if line.word(0) in self.loaded else self.scaled(kernel.time("first", 0), "module-load", thread)
         self.loaded.add(line.word(0))
-        extra = self.scaled(first, "module-load", thread)
-        driver = line.options.get("api", "cudaLaunchKernel")
-        yield from self.submit(line, thread, driver, [self.operation(line)], extra, "module-load")
+        api = line.options.get("api", "cudaLaunchKernel")
+        yield from self.submit(line, thread, api, [operation], extra, "module-load")
 
     def do_collective(self, line: Line, thread: _Thread) -> Waiting:
         """`collective KERNEL 300us [16MiB] stream=20 [name=allreduce] [group=…]`: ends on all ranks together."""

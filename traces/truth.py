@@ -107,6 +107,9 @@ class Truth:
         # The call is still running: launch latency, then what made the call longer than a launch.
         running = max(submitted, min(call.end, b))
         usual = min(max(call.start + self.latency, submitted), running)
+        self.ambiguous += (
+            min(submitted + self.latency, running) - usual
+        )  # were the latency counted from the gap's start
         longer = self.rank.startup.get(call.correlation, "launch-call")
         if longer == "copy-staging" and running - usual <= STAGING:
             longer = "launch-call"

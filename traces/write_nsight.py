@@ -74,8 +74,8 @@ _TABLES = {
         "mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ! blockX! blockY! blockZ! "
         "staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal! gridId! sharedMemoryExecuted "
         "graphNodeId sharedMemoryLimitConfig qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone graphId clusterX "
-        "clusterY clusterZ clusterSchedulingPolicy maxPotentialClusterSize maxActiveClusters sharedMemoryRequestedPercentage "
-        "tensorSizeMinusOneElements:T!"
+        "clusterY clusterZ clusterSchedulingPolicy maxPotentialClusterSize maxActiveClusters "
+        "sharedMemoryRequestedPercentage tensorSizeMinusOneElements:T!"
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (
         "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid bytes! copyKind! "
@@ -154,7 +154,8 @@ class _Tables:
         for ordinal in range(len(program.ranks)):
             self.add(
                 "TARGET_INFO_GPU", vmId=1 << 48, id=ordinal, name=device["name"],
-                busLocation=f"0000:{ordinal + 1:02x}:00.0", isDiscrete=1, totalMemory=device["totalGlobalMem"], smCount=device["numSms"], pwGpuId=ordinal,
+                busLocation=f"0000:{ordinal + 1:02x}:00.0", isDiscrete=1, totalMemory=device["totalGlobalMem"],
+                smCount=device["numSms"], pwGpuId=ordinal,
                 uuid=_uuid(ordinal), cuDevice=ordinal, computeMajor=device["computeMajor"],
                 computeMinor=device["computeMinor"], smMajor=device["computeMajor"], smMinor=device["computeMinor"],
             )  # fmt: skip
