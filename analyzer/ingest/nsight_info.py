@@ -10,7 +10,7 @@ import numpy as np
 
 from analyzer.ingest.nsight_tables import process_id
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import Source
+from analyzer.ingest.sqlite_columns import Source, distinct
 from analyzer.trace import Device, Int64
 
 # Commands, environments and host names stay in the file: a report is passed on more freely than a recording.
@@ -95,8 +95,10 @@ def devices(source: Source, pids: Int64, process: Int64, ordinal: Int64) -> list
     gpus = _gpus(source)
     mapped = _mapped(source)
     index = {pid: i for i, pid in enumerate(pids.tolist())}
-    used = np.unique(np.stack([process, ordinal]), axis=1).T.tolist() if len(process) else []
-    keys = {(int(p), int(o)) for p, o in used if o >= 0}
+    ordinals, code = distinct(ordinal)
+    used, _ = distinct(process * len(ordinals) + code)
+    keys = {(key // len(ordinals), int(ordinals[key % len(ordinals)])) for key in used.tolist()}
+    keys = {(at, number) for at, number in keys if number >= 0}
     keys |= {(index[pid], cuda) for pid, cuda in mapped if pid in index}
     result = []
     for at, number in sorted(keys):

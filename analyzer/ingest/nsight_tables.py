@@ -20,7 +20,7 @@ from analyzer.ingest.nsight_names import (
     without_version,
 )
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import Source, distinct
+from analyzer.ingest.sqlite_columns import Column, Source, distinct
 from analyzer.trace import Bool, Int8, Int32, Int64, Kind, Note, Sparse
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
@@ -100,9 +100,9 @@ class Reader:
         start, end, device, stream, correlation, pid, name, *rest = self._integers(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
             "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
-            "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+            ("gridX", "gridY", "gridZ"), ("blockX", "blockY", "blockZ"),
         )  # fmt: skip
-        registers, static, dynamic, node, graph, *sizes = rest
+        registers, static, dynamic, node, graph, grid, block = rest
         if (name == MISSING).any():
             (short,) = self._integers(table, "shortName")
             name = np.where(name == MISSING, short, name)
@@ -113,7 +113,7 @@ class Reader:
             "registers per thread": registers, "shared memory": shared,
             "graph node id": np.where(node > 0, node, MISSING), "graph id": np.where(graph > 0, graph, MISSING),
         })  # fmt: skip
-        part.texts = {"grid": self._shape(sizes[:3]), "block": self._shape(sizes[3:])}
+        part.texts = {"grid": self._shapes(grid), "block": self._shapes(block)}
         return part
 
     def graphs(self) -> Part:
@@ -202,8 +202,8 @@ class Reader:
             "wait_on_stream": np.where(found & (stream[row] != NO_ID), stream[row], MISSING),
         }
 
-    def _integers(self, table: str, *names: str) -> list[Int64]:
-        return self.source.integers(self.table(table), names)
+    def _integers(self, table: str, *columns: Column) -> list[Int64]:
+        return self.source.integers(self.table(table), columns)
 
     def table(self, name: str) -> str:
         """The table of this name, or a later version of it (`…_V2`), if the export has one."""
@@ -239,20 +239,12 @@ class Reader:
                 labels[number] = change(name.decode("utf-8", "replace"))
         return labels
 
-    def _shape(self, sizes: list[Int64]) -> Sparse:
+    def _shapes(self, packed: Int64) -> Sparse:
         """`[x, y, z]` for every row that has sizes, its text made once for each distinct shape."""
-        x, y, z = sizes
-        rows = np.flatnonzero(x != MISSING)
-        x, y, z = (np.where(c[rows] == MISSING, 1, c[rows]) for c in (x, y, z))
-        xs, x_code = distinct(x)
-        ys, y_code = distinct(y)
-        zs, z_code = distinct(z)
-        keys, codes = distinct((x_code * len(ys) + y_code) * len(zs) + z_code)
-        names = [
-            self.names.code(f"[{xs[k // len(zs) // len(ys)]}, {ys[k // len(zs) % len(ys)]}, {zs[k % len(zs)]}]")
-            for k in keys.tolist()
-        ]
-        return Sparse(rows, np.array(names, np.int32)[codes] if len(keys) else np.empty(0, np.int32))
+        rows = np.flatnonzero(packed != MISSING)
+        keys, codes = distinct(packed[rows])
+        names = [self.names.code(f"[{k >> 32}, {k >> 16 & 0xFFFF}, {k & 0xFFFF}]") for k in keys.tolist()]
+        return Sparse(rows, np.array(names, np.int32)[codes])
 
 
 def process_id(serialized: Int64) -> Int64:

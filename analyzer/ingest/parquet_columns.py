@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from analyzer.errors import UnreadableTrace
+from analyzer.ingest.arrow_batches import BATCH_ROWS
 from analyzer.ingest.raw import MISSING, Int64
-from analyzer.ingest.sqlite_columns import BATCH_ROWS, Batch
+from analyzer.ingest.sqlite_columns import X_LIMIT, Y_LIMIT, Batch, Column
 
 SUFFIX = ".parquet"
 
@@ -61,9 +62,16 @@ class ParquetFolder:
         except (OSError, self._arrow.ArrowException) as error:
             raise self._damaged(table + SUFFIX, error) from error
 
-    def integers(self, table: str, names: Sequence[str]) -> list[Int64]:
-        batches = [columns for columns, _ in self.batches(table, names)]
-        return [np.concatenate([b[i] for b in batches] or [np.empty(0, np.int64)]) for i in range(len(names))]
+    def integers(self, table: str, columns: Sequence[Column]) -> list[Int64]:
+        names = [name for column in columns for name in ([column] if isinstance(column, str) else column)]
+        batches = [batch for batch, _ in self.batches(table, names)]
+        read = {
+            name: np.concatenate([b[i] for b in batches] or [np.empty(0, np.int64)]) for i, name in enumerate(names)
+        }
+        has = self.tables.get(table, frozenset())
+        return [
+            read[c] if isinstance(c, str) else _packed([read[n] for n in c], [n in has for n in c]) for c in columns
+        ]
 
     def strings(self, ids: Int64) -> dict[int, bytes]:
         wanted = set(ids.tolist())
@@ -93,3 +101,10 @@ class ParquetFolder:
     def _damaged(self, file: str, error: BaseException) -> UnreadableTrace:
         said = " ".join(str(error).split())
         return UnreadableTrace(f"{self.file}: {file} cannot be read ({said}); copy it or export the report again")
+
+
+def _packed(columns: list[Int64], present: list[bool]) -> Int64:
+    """Three columns as one; see `Column`."""
+    x, y, z = (column if there else np.ones_like(column) for column, there in zip(columns, present, strict=True))
+    fits = (x >= 0) & (x < X_LIMIT) & (y >= 0) & (y < Y_LIMIT) & (z >= 0) & (z < Y_LIMIT) & present[0]
+    return np.where(fits, (x << 32) | (y << 16) | z, MISSING)

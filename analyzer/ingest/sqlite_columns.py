@@ -10,23 +10,26 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from analyzer.errors import UnreadableTrace
+from analyzer.ingest import arrow_batches
+from analyzer.ingest.arrow_batches import BATCH_ROWS, ArrowError
 from analyzer.ingest.raw import MISSING, Int64
 
 SMALL_BYTES = 8 << 20
-BATCH_ROWS = 1 << 16
 ROWS_FOR_TWO = 4 * BATCH_ROWS
 IDS_A_QUERY = 500
 MAGIC = b"SQLite format 3\0"
 JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+X_LIMIT, Y_LIMIT = 1 << 31, 1 << 16
 INFORMATION = 100  # bytes of the file header
 
+Column = str | tuple[str, str, str]
+"""A column, or three small ones in one: x << 32 | y << 16 | z, an absent y or z as 1, MISSING when one does not fit."""
 Batch = tuple[list[Int64], list[list[bytes]]]
 """Some rows: an array for each integer column and a list for each text column, in the order they were asked for."""
 
@@ -43,7 +46,7 @@ class Source(Protocol):
         """The rows of a table in bounded batches. An integer that is NULL is MISSING, a text b""."""
         ...
 
-    def integers(self, table: str, names: Sequence[str]) -> list[Int64]:
+    def integers(self, table: str, columns: Sequence[Column]) -> list[Int64]:
         """Whole integer columns, MISSING where NULL or where the table lacks the column; empty without the table."""
         ...
 
@@ -83,16 +86,16 @@ class Database:
         with self._explained():
             yield from self._run(query, len(integers), len(texts))
 
-    def integers(self, table: str, names: Sequence[str]) -> list[Int64]:
+    def integers(self, table: str, columns: Sequence[Column]) -> list[Int64]:
         if table not in self.tables:
-            return [np.empty(0, np.int64) for _ in names]
-        present = [name for name in names if name in self.tables[table]]
+            return [np.empty(0, np.int64) for _ in columns]
+        present = [column for column in columns if first_of(column) in self.tables[table]]
         select = f"SELECT {self._selected(table, present or ['rowid'], ())} FROM {_name(table)} NOT INDEXED"
         with self._explained():
             read = self._in_two(select, table, max(len(present), 1))
-        columns = dict(zip(present, read, strict=False))
+        found = dict(zip(present, read, strict=False))
         absent = np.broadcast_to(np.int64(MISSING), len(read[0]))
-        return [columns.get(name, absent) for name in names]
+        return [found.get(column, absent) for column in columns]
 
     def strings(self, ids: Int64) -> dict[int, bytes]:
         if not {"id", "value"} <= self.tables.get("StringIds", frozenset()):
@@ -116,10 +119,10 @@ class Database:
             tables[table] = frozenset(column.decode("utf-8", "replace") for (column,) in columns)
         return tables
 
-    def _selected(self, table: str, integers: Sequence[str], texts: Sequence[str]) -> str:
+    def _selected(self, table: str, integers: Sequence[Column], texts: Sequence[str]) -> str:
         """Columns cast, so that a column is of one type whatever its declaration and its first rows are."""
         has = self.tables[table] | {"rowid"}
-        parts = [f"ifnull(CAST({_name(c)} AS INTEGER), {MISSING})" if c in has else str(MISSING) for c in integers]
+        parts = [f"ifnull({_integer(c, has)}, {MISSING})" for c in integers]
         parts += [f"ifnull(CAST({_name(c)} AS TEXT), '')" if c in has else "''" for c in texts]
         return ", ".join(parts)
 
@@ -127,7 +130,9 @@ class Database:
         """Integer columns of a query; a large table is read in two halves by row id, each on a thread of its own."""
         whole = [select]
         if self.large:
-            low, high = self.connection.execute(f"SELECT min(rowid), max(rowid) FROM {_name(table)}").fetchone()
+            # Asked apart, each is one look at an end of the table; asked together they read all of it.
+            ends = (self.connection.execute(f"SELECT {end}(rowid) FROM {_name(table)}") for end in ("min", "max"))
+            low, high = (found.fetchone()[0] for found in ends)
             if low is not None and high - low >= ROWS_FOR_TWO:
                 middle = (low + high) // 2
                 whole = [f"{select} WHERE rowid <= {middle}", f"{select} WHERE rowid > {middle}"]
@@ -152,7 +157,7 @@ class Database:
         return pieces
 
     def _run(self, query: str, integers: int, texts: int) -> Iterator[Batch]:
-        return _arrow(self.uri, query, integers, texts) if self.large else self._rows(query, integers)
+        return arrow_batches.read(self.uri, query, integers, texts) if self.large else self._rows(query, integers)
 
     def _rows(self, query: str, integers: int) -> Iterator[Batch]:
         cursor = self.connection.execute(query)
@@ -165,13 +170,7 @@ class Database:
         """Whatever SQLite or ADBC raise becomes an UnreadableTrace with one line."""
         try:
             yield
-        except UnreadableTrace:
-            raise
-        except sqlite3.Error as error:
-            raise UnreadableTrace(damaged(self.file, error)) from error
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in ("adbc_driver_manager", "nanoarrow"):
-                raise
+        except (sqlite3.Error, ArrowError) as error:
             raise UnreadableTrace(damaged(self.file, error)) from error
 
 
@@ -249,40 +248,18 @@ def _name(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"' if identifier != "rowid" else identifier
 
 
-def _arrow(uri: str, query: str, integers: int, texts: int) -> Iterator[Batch]:
-    """The batches of a query on a connection of its own. Other threads run while SQLite works."""
-    import adbc_driver_manager
-    import adbc_driver_sqlite
-    import nanoarrow
-
-    with (
-        adbc_driver_sqlite.connect(uri) as database,
-        adbc_driver_manager.AdbcConnection(database) as connection,
-        adbc_driver_manager.AdbcStatement(connection) as statement,
-    ):
-        statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)})
-        statement.set_sql_query(query)
-        stream, _ = statement.execute_query()
-        for batch in nanoarrow.c_array_stream(stream):
-            n = batch.length
-            if n:
-                yield (
-                    [_numbers(batch.child(i), n) for i in range(integers)],
-                    [_texts(batch.child(integers + i), n) for i in range(texts)],
-                )
+def first_of(column: Column) -> str:
+    """The column that the others are worth nothing without."""
+    return column if isinstance(column, str) else column[0]
 
 
-def _numbers(child: Any, n: int) -> Int64:
-    """A copy: a view would keep the whole batch alive."""
-    view = child.view()
-    return np.frombuffer(view.buffer(1), np.int64)[view.offset : view.offset + n].copy()
-
-
-def _texts(child: Any, n: int) -> list[bytes]:
-    view = child.view()
-    ends = np.frombuffer(view.buffer(1), np.int32)[view.offset : view.offset + n + 1].tolist()
-    data = bytes(memoryview(view.buffer(2)).cast("B")) if ends[-1] else b""
-    return [data[a:b] for a, b in pairwise(ends)]
+def _integer(column: Column, has: frozenset[str]) -> str:
+    """SQL of an integer or NULL."""
+    if isinstance(column, str):
+        return f"CAST({_name(column)} AS INTEGER)" if column in has else str(MISSING)
+    x, y, z = (f"CAST({_name(c)} AS INTEGER)" if c in has else "1" for c in column)
+    fits = f"{x} BETWEEN 0 AND {X_LIMIT - 1} AND {y} BETWEEN 0 AND {Y_LIMIT - 1} AND {z} BETWEEN 0 AND {Y_LIMIT - 1}"
+    return f"CASE WHEN {fits} THEN ({x} << 32) | ({y} << 16) | {z} END"
 
 
 def distinct(values: Int64) -> tuple[Int64, Int64]:
