@@ -214,6 +214,26 @@ def test_a_first_step_that_is_start_up_is_left_out() -> None:
     assert truth["step_median_ns"] == 9_000
 
 
+@pytest.mark.parametrize(
+    ("name", "cause", "change"),
+    [
+        ("training-dataloader", "dataloader", {"loader": False}),
+        ("comm-bound-rank", "dataloader", {"loader": False}),
+        ("sync-storm", "host-sync", {"syncs": False}),
+        ("graph-decode", "host-sync", {"syncs": False}),
+        ("eager-decode", "python", {"scale": {"python": 0.0}}),
+        ("eager-decode", "framework", {"graphs": True}),
+        ("mlp-training", "framework", {"scale": {"framework": 0.0}}),
+    ],
+)
+def test_without_a_cause_a_program_is_faster_by_its_share_at_least(
+    name: str, cause: str, change: dict[str, Any]
+) -> None:
+    before, after = windows(simulate(name))["steps"], windows(simulate(name, **change))["steps"]
+    share = sum(item["ns"] for item in before["idle"] if item["cause"] == cause)
+    assert before["wall_ns"] - after["wall_ns"] >= share - before["wall_ns"] // 200
+
+
 # -- every recipe ----------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +283,64 @@ def test_the_same_recipe_gives_the_same_program(name: str) -> None:
     jittered = text(simulate(name, jitter=0.1, seed=1))
     assert jittered == text(simulate(name, jitter=0.1, seed=1))
     assert jittered != text(simulate(name, jitter=0.1, seed=2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_records_show_what_the_simulator_meant(name: str) -> None:
+    """Who reads the host's records at any instant of a gap finds the cause that the simulator wrote down."""
+    program = simulate(name)
+    for rank in program.ranks:
+        truth = Truth(rank)
+        reader = Reader(rank, frames=program.options.get("stack") == "1")
+        before = rank.threads["main"]
+        for a, b, op in truth.gaps[1:]:
+            for part in truth.explained:
+                if part.side == "host" and a <= part.start < part.end <= b:
+                    for time in reader.instants(part.start, part.end):
+                        assert reader.cause([op.call.thread, before], time) == part.cause, (
+                            f"{(time - ORIGIN) / 1000} us"
+                        )
+            before = op.call.thread
+
+
+class Reader:
+    """Reads causes off the records of host threads, as who has only a recording must."""
+
+    def __init__(self, rank: Rank, *, frames: bool) -> None:
+        self.frames = frames
+        self.waited = {op.correlation for op in rank.operations if op.kind == "memcpy" and op.end <= op.call.end}
+        kinds = {"cpu_op", "user_annotation", "cuda_runtime"} | ({"python_function"} if frames else set())
+        self.records = defaultdict(list)
+        for event in rank.events:
+            if event.kind in kinds and not event.name.startswith("ProfilerStep#"):
+                self.records[event.thread].append(event)
+        self.edges = sorted({t for events in self.records.values() for e in events for t in (e.start, e.end)})
+
+    def instants(self, a: int, b: int) -> list[int]:
+        """One instant of every stretch between a and b in which no record begins or ends."""
+        edges = [a, *(t for t in self.edges if a < t < b), b]
+        return [(c + d) // 2 for c, d in pairwise(edges)]
+
+    def cause(self, threads: list[int], time: int) -> str:
+        return next((cause for tid in threads if (cause := self.record(tid, time))), "host-unknown")
+
+    def record(self, tid: int, time: int) -> str:
+        around = [e for e in self.records[tid] if e.start <= time < e.end]
+        if any("DataLoader" in e.name for e in around):
+            return "dataloader"
+        if not around:
+            ends = [e.end for e in self.records[tid] if e.end <= time]
+            starts = [e.start for e in self.records[tid] if e.start > time]
+            hole = min(starts) - max(ends) if starts and ends and not self.frames else 10**9
+            return "python" if hole <= 1_000_000 else ""
+        inner = max(around, key=lambda e: (e.start, -e.end))
+        if inner.kind == "cuda_runtime":
+            if "Synchronize" in inner.name or (inner.correlation in self.waited and inner.end - inner.start >= 20_000):
+                return "host-sync"
+            return "allocator" if inner.name in ("cudaMalloc", "cudaFree") else "launch-call"
+        if inner.kind == "cpu_op":
+            return "framework"
+        return "" if "run_backward" in inner.name else "python"
 
 
 # -- the committed samples -------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median, median_high, median_low
 
@@ -70,7 +70,8 @@ class Truth:
         self.gaps = self._gaps()
         self.latency = self._latency()
         self.queued = self._queued_limit()
-        self.parts = self._ledger([part for gap in self.gaps for part in self._explain(*gap)])
+        self.explained = [part for gap in self.gaps for part in self._explain(*gap)]
+        self.parts = self._ledger([replace(part) for part in self.explained])
 
     # -- gaps -------------------------------------------------------------------------------------------------------
 
