@@ -11,13 +11,14 @@ import numpy as np
 
 from analyzer.errors import UnreadableTrace
 from analyzer.ingest.assemble import Rows, assemble
+from analyzer.ingest.columns import Source, distinct
 from analyzer.ingest.nsight_info import base_ns, devices, metadata, process_labels, producer, thread_names
 from analyzer.ingest.nsight_nvtx import read_ranges
 from analyzer.ingest.nsight_tables import CUPTI, Part, Reader
 from analyzer.ingest.nsys_export import exported, is_report
 from analyzer.ingest.parquet_columns import ParquetFolder, is_parquet_export
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import Database, Source, distinct
+from analyzer.ingest.sqlite_columns import Database
 from analyzer.trace import NONE, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
 
 Progress = Callable[[str], None]

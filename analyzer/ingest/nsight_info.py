@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.ingest.columns import Source, distinct
 from analyzer.ingest.nsight_tables import process_id
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import Source, distinct
 from analyzer.trace import Device, Int64
 
 # Commands, environments and host names stay in the file: a report is passed on more freely than a recording.

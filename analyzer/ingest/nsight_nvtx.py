@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.ingest.columns import distinct
 from analyzer.ingest.nsight_names import Names
 from analyzer.ingest.nsight_tables import DOMAIN, PUSH_POP, START_END, Part, Reader, host_part, process_id
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import distinct
 from analyzer.trace import Int8, Int32, Int64, Kind, Note, Sparse
 
 OP_ID, SEQUENCE, SIZES, INPUTS = b", op_id = ", b", seq = ", b", sizes = ", b", input_op_ids = "

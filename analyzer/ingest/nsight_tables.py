@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzer.ingest.columns import Column, Packed, Source, distinct
 from analyzer.ingest.nsight_names import (
     COPIES,
     MEMORIES,
@@ -20,11 +21,12 @@ from analyzer.ingest.nsight_names import (
     without_version,
 )
 from analyzer.ingest.raw import MISSING
-from analyzer.ingest.sqlite_columns import Column, Source, distinct
 from analyzer.trace import Bool, Int8, Int32, Int64, Kind, Note, Sparse
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 CUDA_CLASSES = (0, 1)  # runtime and driver; other event classes repeat the same calls under other names
+GRID, BLOCK = (Packed((f"{of}X", f"{of}Y", f"{of}Z"), (31, 16, 16), 1) for of in ("grid", "block"))
+RESOURCES = Packed(("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"), (15, 24, 24), 0)
 NO_ID = 4294967295  # "none" as an unsigned 32-bit id
 PUSH_POP, START_END, DOMAIN = 59, 60, 75
 
@@ -99,16 +101,16 @@ class Reader:
         table = CUPTI + "KERNEL"
         start, end, device, stream, correlation, pid, name, *rest = self._integers(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
-            "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
-            ("gridX", "gridY", "gridZ"), ("blockX", "blockY", "blockZ"),
+            "graphNodeId", "graphId", RESOURCES, GRID, BLOCK,
         )  # fmt: skip
-        registers, static, dynamic, node, graph, grid, block = rest
+        node, graph, resources, grid, block = rest
         if (name == MISSING).any():
             (short,) = self._integers(table, "shortName")
             name = np.where(name == MISSING, short, name)
         part = device_part(Kind.KERNEL, start, end, self._named(name, str), pid, device, stream, correlation)
-        shared = np.where(static == MISSING, 0, static) + np.where(dynamic == MISSING, 0, dynamic)
-        shared[(static == MISSING) & (dynamic == MISSING)] = MISSING
+        known = resources != MISSING
+        registers = np.where(known, resources >> 48, MISSING)
+        shared = np.where(known, (resources >> 24 & 0xFFFFFF) + (resources & 0xFFFFFF), MISSING)
         part.integers = _present({
             "registers per thread": registers, "shared memory": shared,
             "graph node id": np.where(node > 0, node, MISSING), "graph id": np.where(graph > 0, graph, MISSING),

@@ -11,8 +11,8 @@ import numpy as np
 
 from analyzer.errors import UnreadableTrace
 from analyzer.ingest.arrow_batches import BATCH_ROWS
+from analyzer.ingest.columns import Batch, Column, Packed
 from analyzer.ingest.raw import MISSING, Int64
-from analyzer.ingest.sqlite_columns import X_LIMIT, Y_LIMIT, Batch, Column
 
 SUFFIX = ".parquet"
 
@@ -63,14 +63,13 @@ class ParquetFolder:
             raise self._damaged(table + SUFFIX, error) from error
 
     def integers(self, table: str, columns: Sequence[Column]) -> list[Int64]:
-        names = [name for column in columns for name in ([column] if isinstance(column, str) else column)]
+        names = list(dict.fromkeys(n for c in columns for n in ([c] if isinstance(c, str) else c.names)))
         batches = [batch for batch, _ in self.batches(table, names)]
-        read = {
-            name: np.concatenate([b[i] for b in batches] or [np.empty(0, np.int64)]) for i, name in enumerate(names)
-        }
+        read = {n: np.concatenate([b[i] for b in batches] or [np.empty(0, np.int64)]) for i, n in enumerate(names)}
         has = self.tables.get(table, frozenset())
         return [
-            read[c] if isinstance(c, str) else _packed([read[n] for n in c], [n in has for n in c]) for c in columns
+            read[c] if isinstance(c, str) else _packed(c, [read[n] for n in c.names], [n in has for n in c.names])
+            for c in columns
         ]
 
     def strings(self, ids: Int64) -> dict[int, bytes]:
@@ -103,8 +102,10 @@ class ParquetFolder:
         return UnreadableTrace(f"{self.file}: {file} cannot be read ({said}); copy it or export the report again")
 
 
-def _packed(columns: list[Int64], present: list[bool]) -> Int64:
-    """Three columns as one; see `Column`."""
-    x, y, z = (column if there else np.ones_like(column) for column, there in zip(columns, present, strict=True))
-    fits = (x >= 0) & (x < X_LIMIT) & (y >= 0) & (y < Y_LIMIT) & (z >= 0) & (z < Y_LIMIT) & present[0]
-    return np.where(fits, (x << 32) | (y << 16) | z, MISSING)
+def _packed(column: Packed, parts: Sequence[Int64], present: Sequence[bool]) -> Int64:
+    value, fits = np.zeros(len(parts[0]), np.int64), np.full(len(parts[0]), present[0])
+    for part, bits, there in zip(parts, column.bits, present, strict=True):
+        known = part if there else np.full(len(part), column.absent, np.int64)
+        fits &= (known >= 0) & (known < 1 << bits)
+        value = (value << bits) | np.where(fits, known, 0)
+    return np.where(fits, value, MISSING)

@@ -1,0 +1,69 @@
+"""Tables as numpy columns: what every kind of Nsight Systems export can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from analyzer.ingest.raw import Int64
+
+
+class Packed(NamedTuple):
+    """Small columns as one, which is quicker to read: the first in the highest bits.
+
+    MISSING where one is NULL, negative or too large; all MISSING without the first column.
+    """
+
+    names: tuple[str, ...]
+    bits: tuple[int, ...]
+    absent: int
+    """Value of the other columns where the table lacks them."""
+
+
+Column = str | Packed
+Batch = tuple[list[Int64], list[list[bytes]]]
+"""Some rows: an array for each integer column and a list for each text column, in the order they were asked for."""
+
+
+class Source(Protocol):
+    """Tables of one export. Rows come in the same order whatever columns are asked for."""
+
+    file: str
+    """Name for messages."""
+    tables: dict[str, frozenset[str]]
+    """Table -> its columns."""
+
+    def batches(self, table: str, integers: Sequence[str], texts: Sequence[str] = ()) -> Iterator[Batch]:
+        """The rows of a table in bounded batches. An integer that is NULL is MISSING, a text b""."""
+        ...
+
+    def integers(self, table: str, columns: Sequence[Column]) -> list[Int64]:
+        """Whole integer columns, MISSING where NULL or where the table lacks the column; empty without the table."""
+        ...
+
+    def strings(self, ids: Int64) -> dict[int, bytes]:
+        """The texts of these ids of the table `StringIds`; ids it lacks are left out."""
+        ...
+
+
+def first_name(column: Column) -> str:
+    """The column that the others are worth nothing without."""
+    return column if isinstance(column, str) else column.names[0]
+
+
+def distinct(values: Int64) -> tuple[Int64, Int64]:
+    """The distinct values, ascending, and the index among them of every row's value. Quick where values repeat."""
+    if not len(values):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return values[:1], np.zeros(len(values), np.int64)
+    if high - low < 4 * len(values) + 65536:
+        present = np.zeros(high - low + 1, np.bool_)
+        present[values - low] = True
+        return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[values - low]
+    heads = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    keys, codes = np.unique(values[heads], return_inverse=True)
+    return keys, np.repeat(codes, np.diff(heads, append=len(values)))
