@@ -13,9 +13,10 @@ import pytest
 
 from traces import __main__ as samples
 from traces import recipe as language
+from traces.machine import ORIGIN
 from traces.program import Program, Rank
 from traces.recipe import RecipeError, parse
-from traces.simulate import ORIGIN, simulate
+from traces.simulate import simulate
 from traces.truth import Truth, truths
 from traces.write_kineto import OFFSET_NS, text, us, write_kineto
 from traces.write_nsight import write_nsight
@@ -293,7 +294,7 @@ def test_the_records_show_what_the_simulator_meant(name: str) -> None:
         truth = Truth(rank)
         reader = Reader(rank, frames=program.options.get("stack") == "1")
         before = rank.threads["main"]
-        for a, b, op in truth.gaps[1:]:
+        for a, b, op in truth.gaps:
             for part in truth.explained:
                 if part.side == "host" and a <= part.start < part.end <= b:
                     for time in reader.instants(part.start, part.end):
