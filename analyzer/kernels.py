@@ -1,37 +1,54 @@
-"""What a device operation is, from its name: communication, kind of copy, class of kernel, and a name people can read."""
+"""What a device operation is, from its name: communication, kind of copy, class of kernel, a name people can read."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
 COMMUNICATION = re.compile(
     r"nccl|rccl|hccl|oneccl|msccl|multimem_all_reduce|cross_device_reduce|nvshmem|deep_ep(?![a-z])", re.IGNORECASE
 )
 
-# First match decides. Vendor libraries before framework words: a GEMM may be called `..._softmax_gemm`.
+# First match decides, on the readable name: template arguments name many things that a kernel is not.
+# Vendor libraries before framework words: a GEMM may be called `..._softmax_gemm`.
 CLASSES = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
         ("communication", COMMUNICATION.pattern),
-        ("attention", r"flash|fmha|attention|attn|mha_|sdpa|paged_|splitkv|mla_"),
-        ("moe", r"moe|expert|grouped_?gemm|matmul_ogs|topk_gating"),
-        ("convolution", r"conv|wgrad|dgrad|winograd|implicit_gemm|cudnn.*(?:fprop|bprop)|im2col|igemm"),
-        ("gemm", r"gemm|gemv|matmul|cublas|cutlass|nvjet|xmma|hmma|cijk_|splitk|bmm_|mm_kernel|tensile"),
+        ("graph", r"^cuda graph"),
+        ("attention", r"flash|fmha|attention|attn|mha_|sdpa|paged_|splitkv|(?<![a-z])mla_"),
+        ("moe", r"(?<![a-z])moe|expert|grouped_?gemm|matmul_ogs|topk_?gating"),
+        ("transpose", r"transpose(?!d?conv)|nchwtonhwc|nhwctonchw|permute"),
+        ("normalization", r"norm(?!two|al(?!iz))|bn_(?:fw|bw)|welford|(?<![a-z])rms"),
+        (
+            "convolution",
+            r"conv(?!ert)|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|cudnn_\d+x|cask_cudnn|im2col|igemm",
+        ),
+        (
+            "gemm",
+            r"gemm|gemv|matmul|cublas|cutlass|nvjet|xmma|hmma|cijk_|splitk|bmm_|tensile|(?:^|_)(?:add|b)?mm(?:_|\b)|dot_kernel",
+        ),
         ("softmax", r"softmax"),
-        ("normalization", r"norm|bn_(?:fw|bw)|welford|rms"),
-        ("optimizer", r"multi_tensor_apply|adam|sgd|foreach|lamb|adagrad"),
-        ("embedding", r"embedding|indexselect|gather|scatter|index_(?:select|put|elementwise)|split_embedding"),
-        ("transpose", r"transpose|nchwtonhwc|nhwctonchw|permute"),
-        ("sort", r"sort|topk|radix|cub::|thrust::|scan|unique|nonzero"),
-        ("reduction", r"reduce|sum_kernel|mean_|argmax"),
-        ("pooling", r"pool"),
+        (
+            "embedding",
+            r"(?<!rotary_)embedding|embs|index_?select|gather|scatter|index(?:ing)?_(?:select|put|elementwise|backward)",
+        ),
+        ("optimizer", r"multi_tensor_apply|adam|sgd|foreach|(?<![a-z])lamb(?!da)|adagrad"),
+        ("pooling", r"_pool|pool2d|pooling"),
+        ("sort", r"sort|topk|radix|scan|unique|nonzero|cub::|thrust::|rocprim"),
+        ("reduction", r"reduce|sum|mean_|arg_?max|loss|nllcriterion"),
         ("random", r"dropout|philox|distribution|random|bernoulli"),
-        ("copy", r"copy|cat_?array|catarray|memcpy|direct_copy|cast"),
-        ("elementwise", r"elementwise|vectorized|pointwise|triton_poi|add|mul|gelu|silu|relu|sigmoid|fill|act_and"),
-        ("triton", r"^triton|_kernel_0d1d|triton"),
+        ("copy", r"copy|cat_?array|memcpy|(?<!broad)cast(?!o)"),
+        ("quantization", r"quanti|_quant(?![a-z])"),
+        (
+            "elementwise",
+            r"elementwise|vectorized|pointwise|triton_poi|add(?!r)|mul|gelu|silu|relu|sigmoid|fill|act_and|axpy|rotary|rope",
+        ),
+        ("triton", r"triton|_kernel_0d1d"),
     )
 )
+OTHER = "other"
 
 COPY_NAME = re.compile(
     r"mem(?:cpy|set)\s*(?P<direction>\w+)?\s*(?:\((?P<from>[\w ]+?)\s*->\s*(?P<to>[\w ]+?)\))?", re.IGNORECASE
@@ -63,39 +80,177 @@ def copy_memory(name: str) -> str:
 @lru_cache(maxsize=100_000)
 def kernel_class(name: str) -> str:
     """The kernel's class by its name, `other` when it has none of the known words."""
-    return next((cls for cls, pattern in CLASSES if pattern.search(name)), "other")
+    if is_communication(name):
+        return "communication"
+    qualified = _Signature.parse(name).qualified
+    return _class_of(_meaning(name)) or _class_of(_LIBRARY.sub("", qualified)) or OTHER
+
+
+def _class_of(text: str) -> str | None:
+    return next((cls for cls, pattern in CLASSES if pattern.search(text)), None)
+
+
+_LIBRARY = re.compile(r"(?:at::native|fbgemm_gpu|c10|vllm|aiter|cudnn)::")
 
 
 @lru_cache(maxsize=100_000)
 def readable(name: str, width: int = 60) -> str:
     """A kernel name without templates, namespaces and argument lists, at most `width` characters.
 
-    The functor of an elementwise kernel is its meaning and stays: `vectorized_elementwise[CUDAFunctor_add]`.
+    What an elementwise, reduction or multi-tensor kernel computes is its meaning: `vectorized_elementwise[add]`.
+    A wrapper that says nothing gives way to what it wraps: `cutlass::Kernel<cutlass_80_…>` is `cutlass_80_…`.
     """
-    short = re.sub(r"^void\s+", "", name.strip())
-    functors = (
-        re.findall(r"(\w*(?:Functor|functor|Op|_kernel_cuda|_kernel_impl)\w*)", short[short.find("<") :])
-        if "<" in short
-        else []
-    )
-    base = _without_brackets(short)
-    base = base.split("(")[0].strip().split("::")[-1].strip() or short
-    base = re.sub(r"_kernel$", "", base) or base
-    telling = [f for f in functors if f not in base and "BinaryFunctor" not in f and not f.startswith("TrivialOffset")]
-    if telling and re.search(r"elementwise|reduce|multi_tensor|index|unrolled|foreach", base):
-        base = f"{base}[{telling[0]}]"
-    base = " ".join(base.split())
-    return base if len(base) <= width else base[: width - 1] + "…"
+    text = _meaning(name)
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _without_brackets(text: str) -> str:
-    """The text outside <…>; unbalanced brackets are kept."""
-    kept, depth = [], 0
-    for character in text:
-        if character == "<":
-            depth += 1
-        elif character == ">" and depth:
-            depth -= 1
-        elif not depth:
-            kept.append(character)
-    return "".join(kept) if depth == 0 else text
+@lru_cache(maxsize=100_000)
+def _meaning(name: str) -> str:
+    text = " ".join(name.split())
+    if COPY_NAME.match(text):
+        return text.split("(")[0].strip()
+    if tile := _TENSILE.match(text):
+        return f"{tile['problem']} {tile['tile']}"
+    signature = _Signature.parse(text)
+    base = signature.base
+    if base in _WRAPPERS:
+        base = _wrapped(signature)
+    elif _FAMILIES.search(base) and (functor := _functor(signature.arguments)):
+        return f"{_without_suffix(base)}[{functor}]"
+    return _without_suffix(base)
+
+
+def _without_suffix(base: str) -> str:
+    return re.sub(r"_kernel$", "", base) or base
+
+
+_TENSILE = re.compile(r"(?P<problem>Cijk_[A-Za-z]+_[A-Za-z]+_[A-Z0-9]+(?:_BH|_HH)?)_.*?(?P<tile>MT\d+x\d+x\d+)")
+_WRAPPERS = frozenset(
+    ("kernel", "Kernel", "Kernel2", "kernel2", "device_kernel", "kentry", "kernel_entry", "trampoline_kernel")
+)
+_FAMILIES = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply|unrolled|foreach|^index_|distribution")
+_EVERYDAY = frozenset(
+    """void const true false unsigned signed bool char short int long half lambda instance operator detail std cute
+    default_config Array array OpaqueType TensorListMetadata BFloat16 Half float float2 double double2 __half""".split()
+)
+_SAYS_LITTLE = re.compile(
+    r"enable_\w*|\w*(?:Param|Config|Traits|Argument|Shape|Problem|Policy|bfloat16|OffsetCalculator)\w*"
+    r"|TensorIterator\w*|T\d*|\d\w*"
+)
+
+
+def _wrapped(signature: _Signature) -> str:
+    """What a wrapper kernel wraps: the first telling type of its template arguments, else its namespace says it."""
+    return _first_type(signature.arguments) or "::".join(signature.qualified.split("::")[-2:])
+
+
+def _first_type(arguments: str) -> str:
+    """The first name in template arguments that is no namespace and no everyday type; empty when there is none."""
+    names = re.finditer(r"(?<!\w)[A-Za-z_]\w*(?!\w|::)", arguments)
+    return next((found[0] for found in names if not _says_little(found[0])), "")
+
+
+def _says_little(name: str) -> bool:
+    return name in _EVERYDAY or _SAYS_LITTLE.fullmatch(name) is not None
+
+
+_FUNCTOR = re.compile(
+    r"(?<!\w)\w*(?:[Ff]unctor|Ops|_kernel_cuda|_cuda_kernel|_kernel_impl|_kernel)(?:OnSelf|OnOther)?(?:_[a-z]\w*)?\b"
+)
+_AROUND = re.compile(r"gpu_|opmath_|launch_|[ABU]+naryFunctor|BinaryFunctor|OpMathFunctor|func_wrapper|\w*jitted_")
+_DECORATION = re.compile(
+    r"^CUDAFunctor(?:OnSelf|OnOther)?_|^launch_|CUDAKernelImpl$|_cuda_out$|_?[Ff]unctor$|Ops$"
+    r"|(?:_kernel|_cuda|_impl|_nocast|_gpu)+$"
+)
+_PLAIN = {"plus": "add", "multiplies": "mul", "minus": "sub", "divides": "div"}
+
+
+def _functor(arguments: str) -> str:
+    """What a kernel template computes, by the functor among its arguments; empty when none is named."""
+    for found in _FUNCTOR.finditer(arguments):
+        if _AROUND.match(found[0]):
+            continue
+        if "OpList" in found[0] or "OpScalar" in found[0]:
+            operation = re.search(r"std::(plus|multiplies|minus|divides)\b", arguments)
+            if operation:
+                return _PLAIN[operation[1]]
+        if functor := _undecorated(found[0]):
+            return functor
+    return _undecorated(_first_type(arguments))
+
+
+def _undecorated(functor: str) -> str:
+    plain = _DECORATION.sub("", _DECORATION.sub("", functor))
+    return plain.lower() if plain.istitle() else plain
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """The parts of a C++ function's name."""
+
+    qualified: str
+    """With its namespaces, without template arguments: `at::native::reduce_kernel`."""
+    arguments: str
+    """The text of its template arguments."""
+
+    @property
+    def base(self) -> str:
+        return self.qualified.rsplit("::", 1)[-1]
+
+    @staticmethod
+    def parse(name: str) -> _Signature:
+        """Names that are no C++ signature are kept whole; unbalanced ones (cut off) as far as they go."""
+        text = _ANONYMOUS.sub("", _demangled(name.strip()))
+        outside: list[str] = []
+        open_: list[str] = []
+        first = end = len(text)
+        for place, character in enumerate(text):
+            if character in "<([{":
+                if character == "(" and not open_ and outside and outside[-1] != " ":
+                    end = place
+                    break
+                first = min(first, place)
+                open_.append(character)
+            elif open_ and character == _CLOSES.get(open_[-1]) and text[place - 1 : place + 1] != "->":
+                open_.pop()
+            elif not open_:
+                outside.append(character)
+        plain = "".join(outside).strip()
+        if end == len(text) and first == len(text) and not plain.startswith("void "):
+            return _Signature(plain or text, "")
+        qualified = plain.split()[-1] if plain.split() else text
+        return _Signature(qualified.strip(":") or text, text[first:end])
+
+
+_ANONYMOUS = re.compile(r"\(anonymous (?:namespace|class)\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N_\w*::|\.kd$")
+_CLOSES = {"<": ">", "(": ")", "[": "]", "{": "}"}
+
+
+def _demangled(name: str) -> str:
+    """The names in an Itanium-mangled one (`_ZN…`), in a form that reads like a signature; others as they are."""
+    if not name.startswith("_Z"):
+        return name
+    path, rest = _identifiers(re.sub(r"^_ZN?K?", "", name), only_leading=True)
+    if not path:
+        return name
+    inner, _ = _identifiers(re.sub(r"L[a-z]n?\d+E", "", rest), only_leading=False) if rest.startswith("I") else ([], "")
+    path = [part for part in path if not part.startswith("_GLOBAL__N_")] or path
+    return "::".join(path) + (f"<{', '.join(inner)}>" if inner else "")
+
+
+def _identifiers(text: str, *, only_leading: bool) -> tuple[list[str], str]:
+    """Length-prefixed identifiers, and what follows the last of them."""
+    found, place = [], 0
+    while place < len(text):
+        digits = re.compile(r"\d+").match(text, place)
+        if digits:
+            end = digits.end() + int(digits[0][:6])
+            if digits[0] == "0" or end > len(text):
+                break
+            found.append(text[digits.end() : end])
+            place = end
+        elif only_leading:
+            break
+        else:
+            place += 1
+    return found, text[place:]
