@@ -1,0 +1,98 @@
+"""The documents' claims: complete, sourced, unreadable where they are wrong; their arithmetic worked again by hand."""
+
+import pytest
+
+from analyzer.facts import CORRECTED, DO_NOT_USE, OK, Fact, Quantity, UnusableFact, documents, fact, facts, span, value
+
+FACTS = list(facts().values())
+USABLE = [f for f in FACTS if f.status != DO_NOT_USE]
+USERS = ("rule:", "bound:", "page:", "test:", "unused: ")
+
+
+def test_all_claims_are_there() -> None:
+    assert len(FACTS) == 200
+    assert {f.status for f in FACTS} == {OK, CORRECTED, DO_NOT_USE}
+
+
+@pytest.mark.parametrize("claim", FACTS, ids=lambda f: f.key)
+def test_a_claim_says_where_it_stands_and_who_uses_it(claim: Fact) -> None:
+    assert claim.says and claim.section and claim.use
+    assert claim.document in documents()
+    assert claim.used_by and all(user.startswith(USERS) for user in claim.used_by)
+    assert len(claim.used_by) == 1 or not any(user.startswith("unused") for user in claim.used_by)
+    assert (claim.correction is None) == (claim.status == OK)
+
+
+@pytest.mark.parametrize("claim", [f for f in FACTS if f.status == DO_NOT_USE], ids=lambda f: f.key)
+def test_a_wrong_claim_is_never_readable(claim: Fact) -> None:
+    assert claim.used_by[0].startswith("unused: ")
+    with pytest.raises(UnusableFact, match="must not be used"):
+        _ = claim.values
+    for name in claim.claimed:
+        with pytest.raises(UnusableFact):
+            claim.span(name)
+
+
+def test_a_corrected_claim_gives_the_correction() -> None:
+    assert fact("ai-ridge-300").claimed["ridge"].numbers == (300.0,)
+    assert value("ai-ridge-300", "ridge") == 295.3
+    assert value("gt-nvlink-pcie", "nvlink") == 450e9  # one direction, as the PCIe figure
+    with pytest.raises(UnusableFact, match="C2"):
+        value("tvi-cause-activation", "share")
+    with pytest.raises(UnusableFact, match="no claim"):
+        value("nothing", "share")
+    with pytest.raises(UnusableFact, match="span"):
+        value("tvi-mfu-good", "mfu")
+
+
+@pytest.mark.parametrize(
+    ("quantity", "base", "text"),
+    [
+        (Quantity("us", (1.3,)), (1.3e-6,), "1.3 us"),
+        (Quantity("TB/s", (3.35,)), (3.35e12,), "3.35 TB/s"),
+        (Quantity("GB/GPU", (70.0,)), (70e9,), "70 GB/GPU"),
+        (Quantity("1", (0.4, 0.55)), (0.4, 0.55), "0.4–0.55"),
+        (Quantity("FLOP", (), "2*M*K*N"), (), "2*M*K*N FLOP"),
+    ],
+)
+def test_units(quantity: Quantity, base: tuple[float, ...], text: str) -> None:
+    assert quantity.base == pytest.approx(base)
+    assert str(quantity) == text
+
+
+H100_BANDWIDTH, H100_BF16 = 3.35e12, 989.4e12
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "by_hand", "within"),
+    [
+        ("tvi-ridge-h100", "ridge", H100_BF16 / H100_BANDWIDTH, 0.003),
+        ("ai-ridge-300", "ridge", H100_BF16 / H100_BANDWIDTH, 0.001),
+        ("tvi-floor-1b", "t_min", 2e9 / H100_BANDWIDTH, 0.01),
+        ("tvi-floor-1b", "rate", H100_BANDWIDTH / 2e9, 0.001),
+        ("tvi-floor-8b", "t_min", 16e9 / H100_BANDWIDTH, 0.001),
+        ("tvi-floor-8b", "rate", H100_BANDWIDTH / 16e9, 0.002),
+        ("tvi-floor-70b-tp2", "t_min", 70e9 / H100_BANDWIDTH, 0.001),
+        ("tvi-floor-405b-tp8", "t_min", 405e9 * 2 / 8 / H100_BANDWIDTH, 0.002),
+        ("tvi-llama1b-floor", "rate", H100_BANDWIDTH / 2.48e9, 0.001),
+        ("tvi-llama1b-megakernel", "rate", 0.78 * H100_BANDWIDTH / 2.48e9, 0.005),
+        ("tvi-train-example-intensity", "I", 3 * 8 * 4096, 0.0),
+        ("tvi-spec-gain", "tokens", (1 - 0.7**6) / (1 - 0.7), 0.001),
+        ("tvi-kv-128k-8b", "kv", 131072 * 131072, 0.002),
+        ("ai-kv-per-token", "8B", 2 * 32 * 8 * 128 * 2, 0.0),
+        ("ai-infiniband", "bw", 400e9 / 8, 0.0),
+        ("ai-dp-example", "t", 2 * 7 / 8 * 14e9 / 450e9, 0.02),
+        ("ai-7b-240", "rate", H100_BANDWIDTH / 14e9, 0.002),
+        ("ai-ex3-m64", "m", 9 * 7 + 1, 0.0),
+        ("ai-b-memory-limit", "t", (14e9 + 100 * 4096 * 131072) / H100_BANDWIDTH, 0.02),
+    ],
+)
+def test_arithmetic_of_the_documents(key: str, name: str, by_hand: float, within: float) -> None:
+    assert value(key, name) == pytest.approx(by_hand, rel=within)
+
+
+def test_spans_by_hand() -> None:
+    assert span("tvi-spec-gain", "speedup") == pytest.approx((2.94 / (1 + 5 * 0.08), 2.94 / (1 + 5 * 0.03)), rel=0.02)
+    assert span("gt-fp8-2x", "step") == pytest.approx((1 / (1 - 0.60 / 2), 1 / (1 - 0.75 / 2)), rel=0.01)
+    assert span("ai-bubble-examples", "b") == pytest.approx((7 / 39, 7 / 15), abs=0.005)
+    assert span("ai-matmul-examples", "I") == pytest.approx((1.0, 4096 / 3), rel=0.01)
