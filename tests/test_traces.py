@@ -71,6 +71,18 @@ def test_a_launch_into_an_idle_device_starts_after_the_launch_latency() -> None:
     assert idle(program) == {"launch-latency": 3}
 
 
+def test_launch_latency_goes_on_after_the_call_has_returned() -> None:
+    program = tiny("op a 3us 2us:\n  launch k latency=9us\npython 40us\nop b 1us:\n  launch k latency=9us")
+    assert spans(program) == [(12, 22), (61, 71)]
+    assert idle(program) == {"python": 29, "framework": 1, "launch-latency": 9}
+
+
+def test_host_time_after_the_last_operation_is_the_hosts() -> None:
+    program = tiny("steps 1:\n  op a 3us 2us:\n    launch k\n  python 30us\n  op b 4us")
+    # k 8 to 18, the step ends at 45: python 11 to 41, framework to 45.
+    assert idle(program, "steps") == {"framework": 3 + 4, "python": 23, "launch-latency": 5}
+
+
 def test_host_time_before_the_launch_is_python_and_framework() -> None:
     program = tiny("op a 3us 2us:\n  launch k\npython 40us\nop b 1us:\n  launch k")
     # k 8 to 18; python 11 to 51, b launches at 52, k from 57: of the gap 18 to 57 the host has 34, the launch 5.

@@ -70,7 +70,7 @@ class Truth:
         self.gaps = self._gaps()
         self.latency = self._latency()
         self.queued = self._queued_limit()
-        self.explained = [part for gap in self.gaps for part in self._explain(*gap)]
+        self.explained = [part for gap in self.gaps for part in self._explain(*gap)] + self._after()
         self.parts = self._ledger([replace(part) for part in self.explained])
 
     # -- gaps -------------------------------------------------------------------------------------------------------
@@ -105,27 +105,39 @@ class Truth:
         number = bisect_left(self.call_starts, call.start)
         for start, end, cause in self._host(call.thread, a, submitted):
             yield Part(start, end, cause, "host", number)
-        # The call is still running: launch latency, then what made the call longer than a launch.
-        running = max(submitted, min(call.end, b))
-        usual = min(max(call.start + self.latency, submitted), running)
-        self.ambiguous += (
-            min(submitted + self.latency, running) - usual
-        )  # were the latency counted from the gap's start
+        # Launch latency counts from the call's start, whether or not the call has returned.
+        usual = min(max(call.start + self.latency, submitted), b)
+        yield Part(submitted, usual, "launch-latency", "submitted", number)
+        # The call is still running: what made it longer than a launch.
+        running = max(usual, min(call.end, b))
         longer = self.rank.startup.get(call.correlation, "launch-call")
         if longer == "copy-staging" and running - usual <= STAGING:
             longer = "launch-call"
-        yield Part(submitted, usual, "launch-latency", "submitted", number)
         yield Part(usual, running, longer, "submitted", number)
         # It has returned: the stream's own gap, or another stream.
         own = any(other.stream == op.stream and other.end == a for other in self._ending(a))
         known = min(running + self.queued, b)
-        yield Part(running, known, "queued-gap" if own else "dependency-wait", "submitted", number)
+        waiting = "queued-gap" if own else "dependency-wait"
+        yield Part(running, known, waiting, "submitted", number)
         yield Part(known, b, "device-unknown", "submitted", number)
-        intent = {"latency": "", "stream": "queued-gap", "dependency": "dependency-wait"}[op.reason]
-        if intent:
+        # Was that meant? What waited for its stream or an event waits from the gap's start, whatever the call does.
+        if op.reason != "latency":
             self.ambiguous += running - submitted
-        if b > running and intent != ("queued-gap" if own else "dependency-wait"):
+        if b > running and waiting != {"stream": "queued-gap", "dependency": "dependency-wait"}.get(op.reason):
             self.ambiguous += b - running
+        # A reader may take a launch whose call returned before the gap for queued work.
+        if op.reason == "latency" and call.end <= a:
+            self.ambiguous += usual - submitted
+        # Were the latency counted from the gap's start:
+        self.ambiguous += min(submitted + self.latency, running) - usual
+
+    def _after(self) -> list[Part]:
+        """What the thread that launched last did after the last operation."""
+        if not self.busy:
+            return []
+        end, number = self.busy[-1][1], len(self.calls)
+        parts = self._host(self.calls[-1].thread, end, max(end, self.rank.end))
+        return [Part(a, b, cause, "host", number) for a, b, cause in parts]
 
     def _ending(self, a: int) -> list[DeviceOp]:
         at = bisect_right(self.operations, a, key=lambda op: op.start)
@@ -194,9 +206,6 @@ class Truth:
             overlap = min(part.end, window[1]) - max(part.start, window[0])
             if overlap > 0:
                 idle[part.side, part.cause] += overlap
-        trailing = max(0, window[1] - max(self.busy[-1][1] if self.busy else window[0], window[0]))
-        if trailing:
-            idle["unlinked", "device-unknown"] += trailing
         sides = {
             side: sum(ns for (s, _), ns in idle.items() if s == side) for side in ("host", "submitted", "unlinked")
         }
