@@ -129,13 +129,10 @@ _WRAPPERS = frozenset(
     ("kernel", "Kernel", "Kernel2", "kernel2", "device_kernel", "kentry", "kernel_entry", "trampoline_kernel")
 )
 _FAMILIES = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply|unrolled|foreach|^index_|distribution")
-_EVERYDAY = frozenset(
-    """void const true false unsigned signed bool char short int long half lambda instance operator detail std cute
-    default_config Array array OpaqueType TensorListMetadata BFloat16 Half float float2 double double2 __half""".split()
-)
 _SAYS_LITTLE = re.compile(
-    r"enable_\w*|\w*(?:Param|Config|Traits|Argument|Shape|Problem|Policy|bfloat16|OffsetCalculator)\w*"
-    r"|TensorIterator\w*|T\d*|\d\w*"
+    r"void|const|true|false|unsigned|signed|bool|char|short|int|long|half|__half\d?|Half|float\d?|double\d?|BFloat16"
+    r"|lambda|instance|operator|detail|std|cute|default_config|[Aa]rray|OpaqueType|TensorListMetadata|TensorIterator\w*"
+    r"|enable_\w*|\w*(?:Param|Config|Traits|Argument|Shape|Problem|Policy|bfloat16|OffsetCalculator)\w*|T\d*|\d\w*"
 )
 
 
@@ -147,11 +144,7 @@ def _wrapped(signature: _Signature) -> str:
 def _first_type(arguments: str) -> str:
     """The first name in template arguments that is no namespace and no everyday type; empty when there is none."""
     names = re.finditer(r"(?<!\w)[A-Za-z_]\w*(?!\w|::)", arguments)
-    return next((found[0] for found in names if not _says_little(found[0])), "")
-
-
-def _says_little(name: str) -> bool:
-    return name in _EVERYDAY or _SAYS_LITTLE.fullmatch(name) is not None
+    return next((found[0] for found in names if not _SAYS_LITTLE.fullmatch(found[0])), "")
 
 
 _FUNCTOR = re.compile(
@@ -216,10 +209,10 @@ class _Signature:
             elif not open_:
                 outside.append(character)
         plain = "".join(outside).strip()
-        if end == len(text) and first == len(text) and not plain.startswith("void "):
-            return _Signature(plain or text, "")
-        qualified = plain.split()[-1] if plain.split() else text
-        return _Signature(qualified.strip(":") or text, text[first:end])
+        words = plain.split()
+        if not words or (len(words) > 1 and words[0] != "void" and "<" not in text and "::" not in text):
+            return _Signature(text, "")
+        return _Signature(words[-1].strip(":") or text, text[first:end])
 
 
 _ANONYMOUS = re.compile(r"\(anonymous (?:namespace|class)\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N_\w*::|\.kd$")

@@ -5,20 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analyzer.advice import DeviceAdvice, HostAdvice
+from analyzer.attribution import Item
 from analyzer.trace import Note
 
-SAYS = {
-    "kernel-time": "kernels keep the GPU busy",
-    "communication": "communication that no compute hides",
+LOSSES = {
+    "communication": "communication",
     "copies": "copies",
-    "dataloader-gaps": "the GPU waits for the data loader",
-    "implicit-barriers": "the GPU drains at synchronisations",
-    "launch-overhead": "the GPU waits for the host to launch work",
-    "host-stalls": "the GPU waits for module loading, allocation or compiling",
-    "profiler": "the GPU waits for the profiler",
+    "dataloader-gaps": "the data loader",
+    "implicit-barriers": "waiting at synchronisations",
+    "launch-overhead": "launch overhead",
+    "host-stalls": "host stalls",
+    "profiler": "the profiler itself",
 }
-BUSY_ENOUGH = 0.95
+"""What a category is called in a sentence."""
+
+CAUSES = {
+    "unmodelled": "kernels",
+    "exposed-communication": "communication that no kernel hides",
+    "exposed-copy": "copies that no kernel hides",
+    "memset": "memory sets",
+    "dataloader": "the data loader",
+    "host-sync": "the GPU drained by synchronisations",
+    "dependency-wait": "streams waiting for each other",
+    "framework": "the host preparing operators",
+    "python": "the host running Python",
+    "launch-call": "the host inside launch calls",
+    "launch-latency": "launches on their way to the GPU",
+    "queued-gap": "pauses between queued operations",
+    "copy-staging": "filling staging buffers of copies",
+    "allocator": "allocating memory",
+    "module-load": "loading modules",
+    "compile": "compiling",
+    "garbage-collection": "Python's garbage collection",
+    "profiler": "the profiler itself",
+    "host-unknown": "the host doing what was not recorded",
+    "device-unknown": "waiting for what was not recorded",
+}
+"""What a cause is called in a sentence."""
+
+BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
+SPEAKS_FOR_ITSELF = ("copies", "implicit-barriers", "communication")  # the cause alone names the category
+MOSTLY = 0.6  # a cause with this share of its category names it
+ALIKE = 0.9  # devices whose walls reach this share of the longest are compared by what they lose
 FIRST_WORDS = ("unrecorded-graph-nodes", "cut")  # what the trace lacks comes before any number
+LACKING = 0.2  # … when so much of the wall is unexplained
 
 
 def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note]) -> str:
@@ -26,26 +56,34 @@ def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Se
     if not devices:
         span = (host.end_ns - host.start_ns) / 1e6 if host else 0
         return f"No GPU work was recorded in these {span:,.1f} ms; what follows is the host's side alone."
-    device = max(devices, key=lambda d: d.wall_ns)
+    device = focus(devices)
     missing = next((note for note in health if note.code in FIRST_WORDS), None)
-    if missing is not None and device.ns_of("device-unknown") > 0.2 * device.wall_ns:
-        return f"The trace does not hold all GPU work: {missing.message}."
+    if missing is not None and device.ns_of("device-unknown") > LACKING * device.wall_ns:
+        return f"Not all GPU work was recorded: {missing.message.split(';')[0].rstrip('.')}."
     busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {device.wall_ns / 1e6:,.1f} ms"
     if len(devices) > 1:
         busy = f"{where(device)}: {busy}"
-    cause = largest_loss(device)
-    if cause is None:
+    loss = largest_loss(device)
+    if loss is None:
         return f"{busy}: nothing but kernels and copies to speak of."
-    category, ns = cause
-    per_step = ""
-    kept = [step for step in device.steps if step.left_out is None]
-    if device.window == "steps" and device.step_ns and len(kept) > 1:
-        per_step = f", {ns / len(kept) / 1e6:,.1f} ms of each {device.step_ns / 1e6:,.1f} ms step"
+    category, ns = loss
     if category == "unattributed":
-        return f"{busy}; {share(ns, device.wall_ns)}{per_step} {not_recorded(device)}."
+        return f"{busy}; in {share(ns, device.wall_ns)} {not_recorded(device)}."
     if category == "kernel-time":
-        return f"{busy}: {SAYS[category]}; what to gain lies inside them."
-    return f"{busy}: {SAYS[category]} ({share(ns, device.wall_ns)}{per_step})."
+        return f"{busy}, nearly all of it in kernels: what to gain lies inside them."
+    loss_in_words = f"{called(device, category)}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
+    return f"{busy}; the largest loss is {loss_in_words}."
+
+
+def focus(devices: Sequence[DeviceAdvice]) -> DeviceAdvice:
+    """The device to look at first: of those with about the longest wall, the one that loses most.
+
+    Communication is no loss here: a rank that waits for a slower one spends the wait in its collectives, and the slower
+    one is to be looked at.
+    """
+    longest = max(device.wall_ns for device in devices)
+    alike = [device for device in devices if device.wall_ns >= ALIKE * longest]
+    return max(alike, key=lambda device: device.wall_ns - device.ns_in("kernel-time", "communication"))
 
 
 def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
@@ -64,18 +102,56 @@ def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
     return best
 
 
+def called(device: DeviceAdvice, category: str) -> str:
+    """A category in words, with the one or two causes that make up most of it."""
+    items = [item for item in device.attribution if item.category == category]
+    sums: dict[str, int] = {}
+    for item in items:
+        words = cause_in_words(item)
+        sums[words] = sums.get(words, 0) + item.ns
+    ranked = sorted(sums, key=lambda words: -sums[words])
+    if sums[ranked[0]] >= MOSTLY * sum(sums.values()):
+        ranked = ranked[:1]
+    name, words = LOSSES[category], " and ".join(ranked[:2])
+    if len(ranked) == 1 and (len(sums) == 1 or category in SPEAKS_FOR_ITSELF):
+        return words
+    return f"{name}, mostly {words}"
+
+
+def cause_in_words(item: Item) -> str:
+    """A cause in words, with what its detail adds."""
+    if item.cause == "exposed-copy" and item.detail:
+        return f"{item.detail} copies that no kernel hides"
+    if item.cause == "host-sync" and item.detail == "blocking copy":
+        return "the GPU drained by blocking copies"
+    return CAUSES[item.cause]
+
+
+def _of_steps(device: DeviceAdvice, ns: int) -> str:
+    """How much that is over how many steps; an average per step would hide the uneven ones."""
+    kept = sum(step.left_out is None for step in device.steps)
+    if device.window != "steps" or not device.step_ns or kept < 2:
+        return ""
+    return f" ({ns / 1e6:,.1f} ms over {kept} steps of {device.step_ns / 1e6:,.1f} ms)"
+
+
 def not_recorded(device: DeviceAdvice) -> str:
-    """What would have to be recorded to name the unattributed time."""
+    """What would have to be recorded to name the unattributed time; continues "in … % of the time"."""
     if device.ns_of("device-unknown") > device.ns_of("host-unknown"):
-        return (
-            "passes with work submitted and nothing recorded on the GPU: record the whole run of it, warm-up included"
-        )
-    if not device.operators:
-        return (
-            "passes with the host doing what was not recorded: record operators (ProfilerActivity.CPU; with nsys add "
-            "NVTX or --pytorch=autograd-nvtx)"
-        )
-    return "passes with the host doing what was not recorded: record Python stacks (with_stack=True) once to see it"
+        return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
+    return f"the host did what was not recorded: {record_host(device)}"
+
+
+RECORD_DEVICE = "record from before the first launch until the GPU is done"
+
+
+def record_host(device: DeviceAdvice) -> str:
+    """How to record what the host did."""
+    if device.operators:
+        return "record Python stacks once to see it (with_stack=True; with nsys --python-sampling=true)"
+    if device.process is not None:  # recorded with Nsight Systems
+        return "add NVTX ranges to the program, or for PyTorch record with nsys --pytorch=autograd-nvtx"
+    return "record operators (ProfilerActivity.CPU) to see it"
 
 
 def share(ns: int, wall_ns: int) -> str:
