@@ -311,6 +311,22 @@ class Events:
         kind = value.__class__
         return self._labels[value] if kind is int or kind is Number or kind is str else -1
 
+    def take(self, event: dict[str, Any]) -> tuple[list[int], dict[str, int], dict[str, int], list[str]]:
+        """The row of one event instead of adding it: dense columns, integers and texts, and the strings they index."""
+        self.extend((event,))
+        dense = [column.pop() for column in self._dense]
+        found: list[dict[str, int]] = []
+        for arguments, missing in ((self._integers, MISSING), (self._texts, -1)):
+            found.append({key: values[-1] for key, (_, values) in arguments.items() if values})
+            for rows, values in arguments.values():
+                rows.clear()
+                values.clear()
+            found[-1] = {key: value for key, value in found[-1].items() if value != missing}
+        strings = [str(text) for text in self.pool]
+        for codes in (self.pool, self._labels, self._raw):
+            codes.clear()
+        return dense, found[0], found[1], strings
+
     def columns(self, metadata: dict[str, Any]) -> RawEvents:
         """RawEvents of what was added; nothing can be added afterwards."""
         strings, code_of, bad = _clean_pool(self.pool)
@@ -419,10 +435,12 @@ def _plain(value: Any) -> Any:
 
 # ---- damaged files ---------------------------------------------------------------------------------------------------
 
-_SPACE = re.compile(r"[ \t\r\n\0]*")
+SPACE = re.compile(r"[ \t\r\n\0]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _EVENT_KEY = r'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:'
-_NEXT_EVENT = re.compile(rf"\}}[ \t\r\n]*,[ \t\r\n,]*(?={_EVENT_KEY})")
+NEXT_EVENT = rf"\}}[ \t\r\n]*,[ \t\r\n,]*(?={_EVENT_KEY})"
+"""Matches from the end of an event up to the next one."""
+_NEXT_EVENT = re.compile(NEXT_EVENT)
 _END_OF_EVENTS = re.compile(r'\}[ \t\r\n]*(?=\][ \t\r\n]*(?:,[ \t\r\n]*"[^"\\\n]{0,80}"[ \t\r\n]*:|\}|\Z))')
 _TOP_KEYS = (
     "schemaVersion|deviceProperties|distributedInfo|displayTimeUnit|baseTimeNanoseconds|traceEvents|traceName|trace_id"
@@ -446,6 +464,9 @@ class Walker:
         self._metadata: dict[str, Any] = {}
         self._budget = _FAILED_PASSES * len(text) + 100_000
         self._error = 0
+        self._cut = False
+        self.failures = 0
+        """How often something could not be read."""
         self._low, self._window = 0, ""
 
     def document(self) -> dict[str, Any]:
@@ -460,7 +481,7 @@ class Walker:
 
     def walk(self) -> None:
         """Read the document from its start."""
-        position = self._skip(_SPACE, 0)
+        position = self._skip(SPACE, 0)
         if self.text[position] == "[":
             self.found_events = self.is_list = True
             self._walk_events(position + 1)
@@ -489,9 +510,9 @@ class Walker:
                 return position + 1
             key, after = self._decode(position)
             if isinstance(key, str):
-                after = self._skip(_SPACE, after)
+                after = self._skip(SPACE, after)
                 if text[after : after + 1] == ":":
-                    after = self._skip(_SPACE, after + 1)
+                    after = self._skip(SPACE, after + 1)
                     if key == "traceEvents" and text[after : after + 1] == "[":
                         self.found_events = True
                         end = self._walk_events(after + 1)
@@ -504,6 +525,7 @@ class Walker:
                         self._metadata[key] = value
                         position = end
                         continue
+            self.failures += 1
             found = _NEXT_KEY.search(text, max(after, position))
             if not found:
                 return None
@@ -527,10 +549,10 @@ class Walker:
             except json.JSONDecodeError as error:
                 cut = error.msg.startswith("Unterminated") or error.pos > limit - 32
                 if whole or not cut:
-                    self._fail(position, low + error.pos, limit if cut else error.pos)
+                    self._fail(position, low + error.pos, limit if cut else error.pos, cut)
                     break
             except (ValueError, RecursionError):
-                self._fail(position, position, limit)
+                self._fail(position, position, limit, False)
                 break
             self._budget -= limit // 16
             size = 4 * limit if low == position else _WINDOW
@@ -540,9 +562,10 @@ class Walker:
     def _look_at(self, position: int, size: int) -> None:
         self._low, self._window = position, self.text[position : position + size]
 
-    def _fail(self, position: int, error: int, reached: int) -> None:
-        """Note where the decoder failed, and how far into the window it looked."""
-        self._error = error
+    def _fail(self, position: int, error: int, reached: int, cut: bool) -> None:
+        """Note where the decoder failed, how far into the window it looked, and whether that was for want of text."""
+        self._error, self._cut = error, cut
+        self.failures += 1
         self._budget -= max(self._low + reached - position, 1)
         if len(self._window) > _WINDOW:
             self._look_at(0, 0)
@@ -588,9 +611,11 @@ class Walker:
         elif not follows:
             self._end_early(end, "the file ends inside an event")
         else:
-            position = max(self._error, start)
-            cause = "quote" if '"' in self.text[max(position - 2, start) : position + 1] else "text"
-            self._note("dropped-event", position, cause)
+            self._note("dropped-event", max(self._error, start), self._cause_of_loss(start))
+
+    def _cause_of_loss(self, start: int) -> str:
+        position = max(self._error, start)
+        return "quote" if '"' in self.text[max(position - 2, start) : position + 1] else "text"
 
     def _note(self, code: str, position: int, cause: str) -> None:
         """Count one damage; its place takes a look at all the text before it, so only the first one's is found."""

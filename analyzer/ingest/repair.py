@@ -40,6 +40,18 @@ def repair(text: str) -> tuple[Any, list[str]]:
     return value, reader.causes or ["text"]
 
 
+def repair_value(text: str) -> Any:
+    """Any JSON value that fills the text, repaired. Raises ValueError when it cannot be told what was meant."""
+    reader = _Reader(f'{{"": {text}}}')
+    try:
+        value, end = reader.value(0, 0, _AFTER_VALUE)
+    except _Hopeless:
+        raise ValueError(text) from None
+    if end != len(reader.text) or len(value) != 1:
+        raise ValueError(text)
+    return value[""]
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text

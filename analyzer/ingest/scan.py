@@ -1,0 +1,760 @@
+"""The compiled part of `chrome_fast`: events of a buffer of JSON text into columns, without the interpreter lock.
+
+Every buffer has PADDING readable bytes behind its text, since text is looked at 32 bytes at a time.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS
+
+PADDING = 64
+
+# How `parse_events` stops.
+DONE, LIST_ENDS, CUT, ODD, FULL, POOL_FULL = range(6)
+
+# Positions in the state.
+POSITION, ROWS, N_INTEGERS, N_TEXTS, N_STRINGS, HEAP, N_REPAIRED, FIRST_REPAIRED, WHY = range(9)
+STATE = 9
+
+# What the bytes of a string in the pool are.
+PLAIN, ESCAPED, VALUE = range(3)
+
+SLACK = 64
+"""Free entries that an event needs in each of the sparse columns at most."""
+
+_CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    """Compile without the interpreter lock, and keep the result on disk where that is possible."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no folder can be written to
+        return numba.njit(nogil=True)(function)
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: Any) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(builder.bitcast(data, _I8.as_pointer()), [index]), kind.as_pointer())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _load8(_typing: Any, array: Any, index: Any) -> Any:
+    """Eight bytes from an index on, little end first."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], _I64), align=1)
+
+    return types.uint64(array, types.int64), code
+
+
+def _vector_mask(builder: Any, vector: Any, bytes_: tuple[int, ...], fold: int) -> Any:
+    """Bit i set where byte i, or'ed with `fold`, is one of the bytes."""
+    kind = vector.type
+
+    def splat(byte: int) -> Any:
+        return ir.Constant(kind, [byte] * 32)
+
+    folded = builder.or_(vector, splat(fold)) if fold else vector
+    hit = None
+    for byte in bytes_:
+        same = builder.icmp_unsigned("==", folded, splat(byte))
+        hit = same if hit is None else builder.or_(hit, same)
+    return hit
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _quotes(_typing: Any, array: Any, index: Any) -> Any:
+    """Bit i set where byte index + i is a quote or a backslash, for 32 bytes."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(_I8, 32)
+        vector = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind), align=1)
+        return builder.zext(builder.bitcast(_vector_mask(builder, vector, (0x22, 0x5C), 0), _I32), _I64)
+
+    return types.int64(array, types.int64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _structure(_typing: Any, array: Any, index: Any) -> Any:
+    """Bit i set where byte index + i is a quote, a bracket or a brace, for 32 bytes."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(_I8, 32)
+        vector = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind), align=1)
+        quote = _vector_mask(builder, vector, (0x22,), 0)
+        brackets = _vector_mask(builder, vector, (0x7B, 0x7D), 0x20)
+        return builder.zext(builder.bitcast(builder.or_(quote, brackets), _I32), _I64)
+
+    return types.int64(array, types.int64), code
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _lowest_bit(_typing: Any, word: Any) -> Any:
+    """The number of the lowest bit that is set; the word is not 0."""
+
+    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), code
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+PH, NAME, CAT, PID, TID, TS, DUR, ARGS = range(8)
+_EVENT_KEYS = {key: code for code, key in enumerate(("ph", "name", "cat", "pid", "tid", "ts", "dur", "args"))}
+_FIRST_TEXT = len(INTEGERS)
+_ARGUMENT_KEYS = {key: code for code, key in enumerate(INTEGERS + TEXTS)}
+_ARGUMENT_KEYS |= {old: _ARGUMENT_KEYS[new] for old, new in ALIASES.items()}
+_LONGEST_KEY = 40
+_SLOTS = 1 << 9
+_MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+def _key_table(keys: dict[str, int]) -> tuple[Any, Any, Any, Any]:
+    """Slot -> number of the key or -1; and per key its code, length and bytes (zeros behind them)."""
+    slots = np.full(_SLOTS, -1, np.int32)
+    codes, lengths = np.zeros(len(keys), np.int32), np.zeros(len(keys), np.int64)
+    spelt = np.zeros(len(keys) * _LONGEST_KEY + PADDING, np.uint8)
+    for number, (key, code) in enumerate(keys.items()):
+        data = key.encode()
+        word = int.from_bytes(data[:8], "little")
+        slot = (((word ^ len(data)) * _MULTIPLIER) % (1 << 64)) >> 55
+        while slots[slot] >= 0:
+            slot = (slot + 1) % _SLOTS
+        slots[slot], codes[number], lengths[number] = number, code, len(data)
+        spelt[number * _LONGEST_KEY :][: len(data)] = list(data)
+    return slots, codes, lengths, spelt
+
+
+_E_SLOTS, _E_CODES, _E_LENGTHS, _E_SPELT = _key_table(_EVENT_KEYS)
+_A_SLOTS, _A_CODES, _A_LENGTHS, _A_SPELT = _key_table(_ARGUMENT_KEYS)
+
+
+@_jit
+def _word(buf, i, n):  # type: ignore[no-untyped-def]
+    """The first up to 8 of the n bytes at i, zeros behind them."""
+    if _CHECKED and (i < 0 or i + 8 > buf.size):
+        raise IndexError
+    word = _load8(buf, i)
+    if n < 8:
+        word &= (np.uint64(1) << np.uint64(8 * n)) - np.uint64(1)
+    return word
+
+
+@_jit
+def _same(heap, at, buf, i, n):  # type: ignore[no-untyped-def]
+    while n > 0:
+        if _word(heap, at, n) != _word(buf, i, n):
+            return False
+        at += 8
+        i += 8
+        n -= 8
+    return True
+
+
+@_jit
+def _find_key(buf, i, n, slots, codes, lengths, spelt):  # type: ignore[no-untyped-def]
+    """The code of the key of n bytes at i, -1 when it is none of the table."""
+    if n == 0 or n > _LONGEST_KEY:
+        return -1
+    word = _word(buf, i, n)
+    slot = np.int64(((word ^ np.uint64(n)) * np.uint64(_MULTIPLIER)) >> np.uint64(55))
+    while True:
+        number = slots[slot]
+        if number < 0:
+            return -1
+        if lengths[number] == n and _same(spelt, number * _LONGEST_KEY, buf, i, n):
+            return np.int64(codes[number])
+        slot = (slot + 1) & (_SLOTS - 1)
+
+
+# ---- tokens: each returns where the token ends, or -1 when it is odd -------------------------------------------------
+
+
+@_jit
+def _skip_space(buf, i):  # type: ignore[no-untyped-def]
+    """The next byte that is no white space; the padding is none."""
+    while True:
+        c = buf[i]
+        if c > 32 or (c != 32 and c != 10 and c != 13 and c != 9):
+            return i
+        i += 1
+
+
+@_jit
+def _is_hex(c):  # type: ignore[no-untyped-def]
+    return 48 <= c <= 57 or 97 <= (c | 32) <= 102
+
+
+@_jit
+def _string_end(buf, i, end):  # type: ignore[no-untyped-def]
+    """(index of the quote that closes the string whose first byte is at i, whether it holds escapes).
+
+    `end` when it does not close, -1 when an escape is invalid.
+    """
+    escaped = False
+    while i < end:
+        if _CHECKED and i + 32 > buf.size:
+            raise IndexError
+        mask = _quotes(buf, i)
+        if mask == 0:
+            i += 32
+            continue
+        i += _lowest_bit(mask)
+        if i >= end:
+            break
+        if buf[i] == 34:
+            return i, escaped
+        escaped = True
+        c = buf[i + 1]
+        if c == 117:
+            for k in range(2, 6):
+                if not _is_hex(buf[i + k]):
+                    return (-1 if i + 6 < end else end), True
+            i += 6
+        elif c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116:
+            i += 2
+        else:
+            return (-1 if i + 2 < end else end), True
+    return end, escaped
+
+
+@_jit
+def _nested_end(buf, i, end):  # type: ignore[no-untyped-def]
+    """Behind the list or object that opens at i; `end` when it does not close, -1 when its brackets do not match."""
+    depth = 0
+    objects = np.uint64(0)  # bit per level: is it an object
+    while i < end:
+        if _CHECKED and i + 32 > buf.size:
+            raise IndexError
+        mask = _structure(buf, i)
+        step = 32
+        while mask != 0:
+            at = _lowest_bit(mask)
+            mask &= mask - 1
+            if i + at >= end:
+                return end
+            c = buf[i + at]
+            if c == 34:
+                quote, _ = _string_end(buf, i + at + 1, end)
+                if quote < 0 or quote >= end:
+                    return quote
+                if quote >= i + 32:
+                    step = quote + 1 - i
+                    break
+                # Go on in the same block, behind the string.
+                mask &= ~((np.int64(2) << (quote - i)) - 1)
+            elif c == 123 or c == 91:
+                if depth == 60:
+                    return -1
+                objects = (objects << np.uint64(1)) | np.uint64(c == 123)
+                depth += 1
+            else:
+                if (objects & np.uint64(1)) != np.uint64(c == 125):
+                    return -1
+                objects >>= np.uint64(1)
+                depth -= 1
+                if depth == 0:
+                    return i + at + 1
+        i += step
+    return end
+
+
+@_jit
+def _number_end(buf, i):  # type: ignore[no-untyped-def]
+    """Behind the JSON number at i."""
+    if buf[i] == 45:
+        i += 1
+    c = buf[i]
+    if c == 48:
+        i += 1
+    elif 49 <= c <= 57:
+        while 48 <= buf[i] <= 57:
+            i += 1
+    else:
+        return -1
+    if buf[i] == 46:
+        i += 1
+        if not 48 <= buf[i] <= 57:
+            return -1
+        while 48 <= buf[i] <= 57:
+            i += 1
+    if buf[i] | 32 == 101:
+        i += 1
+        if buf[i] == 43 or buf[i] == 45:
+            i += 1
+        if not 48 <= buf[i] <= 57:
+            return -1
+        while 48 <= buf[i] <= 57:
+            i += 1
+    return i
+
+
+@_jit
+def _word_end(buf, i):  # type: ignore[no-untyped-def]
+    """(behind the bare word at i, whether it is none of true, false and null)."""
+    start = i
+    if buf[i] == 43 or buf[i] == 45:
+        i += 1
+    first = i
+    while 97 <= buf[i] | 32 <= 122 or 46 <= buf[i] <= 47 or buf[i] == 95 or buf[i] == 35 or 40 <= buf[i] <= 41:
+        i += 1
+    n = i - start
+    if i == first or i - first > 24:
+        return -1, True
+    if n == 4:
+        w = _word(buf, start, 4)
+        if w == np.uint64(0x6C6C756E) or w == np.uint64(0x65757274):
+            return i, False
+    elif n == 5 and _word(buf, start, 5) == np.uint64(0x65736C6166):
+        return i, False
+    for _ in range(4):
+        if 48 <= buf[i] <= 57:
+            i += 1
+    return i, True
+
+
+@_jit
+def _skip_value(buf, i, end):  # type: ignore[no-untyped-def]
+    """(behind the value at i, whether it is a bare word that JSON does not know); `end` when the text ends in it."""
+    c = buf[i]
+    if c == 34:
+        quote, _ = _string_end(buf, i + 1, end)
+        return (quote + 1 if 0 <= quote < end else quote), False
+    if c == 123 or c == 91:
+        return _nested_end(buf, i, end), False
+    after = _number_end(buf, i)
+    if after >= 0:
+        return after, False
+    return _word_end(buf, i)
+
+
+@_jit
+def _time(buf, i):  # type: ignore[no-untyped-def]
+    """(nanoseconds of the decimal microseconds at i, behind them); -1 behind when it takes more than digits."""
+    negative = buf[i] == 45
+    if negative:
+        i += 1
+    first = i
+    value = np.int64(0)
+    while 48 <= buf[i] <= 57:
+        value = value * 10 + (np.int64(buf[i]) - 48)
+        i += 1
+        if i - first > 16:
+            return value, -1
+    if i == first or (buf[first] == 48 and i - first > 1) or value >= 9_000_000_000_000_000:
+        return value, -1
+    value *= 1000
+    if buf[i] == 46:
+        i += 1
+        first = i
+        unit = np.int64(100)
+        rest = 0  # of the digits behind the third: 0 none, 1 below half, 2 half, 3 above half
+        while 48 <= buf[i] <= 57:
+            digit = np.int64(buf[i]) - 48
+            if unit > 0:
+                value += digit * unit
+                unit //= 10
+            elif i - first == 3:
+                rest = 0 if digit == 0 else 1 if digit < 5 else 2 if digit == 5 else 3
+            elif digit > 0 and (rest == 0 or rest == 2):
+                rest += 1
+            i += 1
+        if i == first:
+            return value, -1
+        if rest == 3 or (rest == 2 and value & 1):
+            value += 1
+    if buf[i] | 32 == 101:
+        return value, -1
+    return (-value if negative else value), i
+
+
+@_jit
+def _integer(buf, i, quoted):  # type: ignore[no-untyped-def]
+    """(the whole number at i in 64 bits, behind it); MISSING when it is none or too large, -1 behind when odd."""
+    negative = buf[i] == 45
+    if negative:
+        i += 1
+    first = i
+    value = np.uint64(0)
+    fits = True
+    while 48 <= buf[i] <= 57:
+        digit = np.uint64(buf[i] - 48)
+        if value > np.uint64(1844674407370955161) or (value == np.uint64(1844674407370955161) and digit > np.uint64(5)):
+            fits = False
+        value = value * np.uint64(10) + digit
+        i += 1
+    if i == first or (not quoted and buf[first] == 48 and i - first > 1):
+        return np.int64(MISSING), -1
+    if negative and value > np.uint64(1 << 63):
+        fits = False
+    if not quoted:
+        if buf[i] == 46:
+            i += 1
+            first = i
+            while 48 <= buf[i] <= 57:
+                if buf[i] != 48:
+                    fits = False
+                i += 1
+            if i == first:
+                return np.int64(MISSING), -1
+        if buf[i] | 32 == 101:
+            return np.int64(MISSING), -1
+    if not fits:
+        return np.int64(MISSING), i
+    number = np.int64(value)
+    return (-number if negative else number), i
+
+
+# ---- the pool of strings ---------------------------------------------------------------------------------------------
+
+
+@_jit
+def _hash(buf, i, n, kind):  # type: ignore[no-untyped-def]
+    h = np.uint64(n) * np.uint64(_MULTIPLIER) + np.uint64(kind)
+    while n > 0:
+        h = (h ^ _word(buf, i, n)) * np.uint64(0xD6E8FEB86659FD93)
+        h ^= h >> np.uint64(32)
+        i += 8
+        n -= 8
+    return h
+
+
+@_jit
+def intern(buf, i, j, kind, heap, starts, lengths, kinds, hashes, slots, state):  # type: ignore[no-untyped-def]
+    """The code of the bytes from i to j as a string of a kind; -2 when the pool is full."""
+    n = j - i
+    h = _hash(buf, i, n, kind)
+    mask = slots.size - 1
+    slot = np.int64(h >> np.uint64(20)) & mask
+    while True:
+        code = slots[slot]
+        if code < 0:
+            break
+        if hashes[code] == h and lengths[code] == n and kinds[code] == kind and _same(heap, starts[code], buf, i, n):
+            return np.int64(code)
+        slot = (slot + 1) & mask
+    new = state[N_STRINGS]
+    at = state[HEAP]
+    if new >= starts.size or at + n + PADDING > heap.size:
+        return np.int64(-2)
+    heap[at : at + n] = buf[i:j]
+    starts[new] = at
+    lengths[new] = n
+    kinds[new] = kind
+    hashes[new] = h
+    slots[slot] = new
+    state[N_STRINGS] = new + 1
+    state[HEAP] = at + n
+    return new
+
+
+@_jit
+def refill(hashes, count, slots):  # type: ignore[no-untyped-def]
+    """Enter the first `count` strings into an empty table."""
+    mask = slots.size - 1
+    for code in range(count):
+        slot = np.int64(hashes[code] >> np.uint64(20)) & mask
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = code
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+_OK, _STOP_ODD, _STOP_CUT, _STOP_POOL = range(4)
+
+
+@_jit
+def _label(buf, i, end, heap, starts, lengths, kinds, hashes, slots, state):  # type: ignore[no-untyped-def]
+    """(code of the string or number at i, behind it, how it went, whether it is a bare word)."""
+    c = buf[i]
+    if c == 34:
+        quote, escaped = _string_end(buf, i + 1, end)
+        if quote < 0:
+            return np.int64(-1), i, _STOP_ODD, False
+        if quote >= end:
+            return np.int64(-1), i, _STOP_CUT, False
+        code = intern(
+            buf, i + 1, quote, ESCAPED if escaped else PLAIN, heap, starts, lengths, kinds, hashes, slots, state
+        )
+        return code, quote + 1, (_STOP_POOL if code == -2 else _OK), False
+    if c == 45 and buf[i + 1] == 48:
+        return np.int64(-1), i, _STOP_ODD, False
+    if c != 123 and c != 91:
+        after = _number_end(buf, i)
+        if after >= 0:
+            code = intern(buf, i, after, PLAIN, heap, starts, lengths, kinds, hashes, slots, state)
+            return code, after, (_STOP_POOL if code == -2 else _OK), False
+    after, bare = _skip_value(buf, i, end)
+    if after < 0:
+        return np.int64(-1), i, _STOP_ODD, False
+    return np.int64(-1), after, (_STOP_CUT if after >= end else _OK), bare
+
+
+@_jit
+def _arguments(  # type: ignore[no-untyped-def]
+    buf, i, end, row, int_row, int_key, int_value, text_row, text_key, text_code, last,
+    heap, starts, lengths, kinds, hashes, slots, state,
+):
+    """(behind the object of arguments that opens at i, how it went, whether it was repaired)."""
+    repaired = False
+    first_int, first_text = state[N_INTEGERS], state[N_TEXTS]
+    i = _skip_space(buf, i + 1)
+    while True:
+        while buf[i] == 44:
+            repaired = True
+            i = _skip_space(buf, i + 1)
+        c = buf[i]
+        if c == 125:
+            return i + 1, _OK, repaired
+        if c != 34:
+            return i, _STOP_ODD, repaired
+        quote, escaped = _string_end(buf, i + 1, end)
+        if quote < 0 or escaped:
+            return i, _STOP_ODD, repaired
+        if quote >= end:
+            return i, _STOP_CUT, repaired
+        key = _find_key(buf, i + 1, quote - i - 1, _A_SLOTS, _A_CODES, _A_LENGTHS, _A_SPELT)
+        i = _skip_space(buf, quote + 1)
+        if buf[i] != 58:
+            return i, _STOP_ODD, repaired
+        i = _skip_space(buf, i + 1)
+        c = buf[i]
+        bare = False
+        if key < 0:
+            after, bare = _skip_value(buf, i, end)
+        elif key < _FIRST_TEXT:
+            value = np.int64(MISSING)
+            if c == 34:
+                quote, escaped = _string_end(buf, i + 1, end)
+                if quote < 0 or escaped:
+                    return i, _STOP_ODD, repaired
+                after = quote + 1 if quote < end else end
+                if quote < end:
+                    value, behind = _integer(buf, i + 1, True)
+                    if behind != quote:
+                        value = np.int64(MISSING)
+            elif c == 45 or 48 <= c <= 57:
+                value, after = _integer(buf, i, False)
+                if after < 0:
+                    after, bare = _word_end(buf, i) if not 48 <= buf[i + 1] <= 57 else (-1, False)
+            else:
+                after, bare = _skip_value(buf, i, end)
+            if after >= 0:
+                at = last[key]
+                if at >= first_int and at < state[N_INTEGERS] and int_key[at] == key:
+                    int_value[at] = value
+                elif value != MISSING:
+                    at = state[N_INTEGERS]
+                    int_row[at] = row
+                    int_key[at] = key
+                    int_value[at] = value
+                    last[key] = at
+                    state[N_INTEGERS] = at + 1
+        else:
+            code = np.int64(-1)
+            if c == 34:
+                quote, escaped = _string_end(buf, i + 1, end)
+                after = quote + 1 if 0 <= quote < end else quote
+                if after >= 0 and quote < end:
+                    code = intern(
+                        buf, i + 1, quote, ESCAPED if escaped else PLAIN,
+                        heap, starts, lengths, kinds, hashes, slots, state,
+                    )
+            else:
+                after, bare = _skip_value(buf, i, end)
+                # null is left out, like an argument that is not there
+                if 0 <= after < end and not bare and c != 110:
+                    code = intern(buf, i, after, VALUE, heap, starts, lengths, kinds, hashes, slots, state)
+            if code == -2:
+                return i, _STOP_POOL, repaired
+            if after >= 0:
+                at = last[key]
+                if at >= first_text and at < state[N_TEXTS] and text_key[at] == key:
+                    text_code[at] = code
+                elif code >= 0:
+                    at = state[N_TEXTS]
+                    text_row[at] = row
+                    text_key[at] = key
+                    text_code[at] = code
+                    last[key] = at
+                    state[N_TEXTS] = at + 1
+        if after < 0:
+            return i, _STOP_ODD, repaired
+        if after >= end:
+            return i, _STOP_CUT, repaired
+        repaired |= bare
+        i = _skip_space(buf, after)
+        c = buf[i]
+        if c == 44:
+            i = _skip_space(buf, i + 1)
+            if buf[i] == 125:
+                repaired = True
+        elif c != 125:
+            return i, _STOP_ODD, repaired
+
+
+@_jit
+def _event(  # type: ignore[no-untyped-def]
+    buf, i, end, row, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
+    heap, starts, lengths, kinds, hashes, slots, state,
+):
+    """(behind the event that opens at i, how it went, whether it was repaired)."""
+    repaired = False
+    had_args = False
+    phase[row] = 0
+    for k in range(4):
+        labels[k, row] = -1
+    times[0, row] = MISSING
+    times[1, row] = MISSING
+    i = _skip_space(buf, i + 1)
+    while True:
+        while buf[i] == 44:
+            repaired = True
+            i = _skip_space(buf, i + 1)
+        c = buf[i]
+        if c == 125:
+            return i + 1, _OK, repaired
+        if c != 34:
+            return i, _STOP_ODD, repaired
+        quote, escaped = _string_end(buf, i + 1, end)
+        if quote < 0 or escaped:
+            return i, _STOP_ODD, repaired
+        if quote >= end:
+            return i, _STOP_CUT, repaired
+        key = _find_key(buf, i + 1, quote - i - 1, _E_SLOTS, _E_CODES, _E_LENGTHS, _E_SPELT)
+        i = _skip_space(buf, quote + 1)
+        if buf[i] != 58:
+            return i, _STOP_ODD, repaired
+        i = _skip_space(buf, i + 1)
+        c = buf[i]
+        bare = False
+        if key == ARGS:
+            if had_args:
+                return i, _STOP_ODD, repaired
+            had_args = True
+            if c == 123:
+                after, how, mended = _arguments(
+                    buf, i, end, row, int_row, int_key, int_value, text_row, text_key, text_code, last,
+                    heap, starts, lengths, kinds, hashes, slots, state,
+                )
+                if how != _OK:
+                    return after, how, repaired
+                repaired |= mended
+            else:
+                after, bare = _skip_value(buf, i, end)
+        elif TS <= key <= DUR:
+            value = np.int64(MISSING)
+            if c == 45 or 48 <= c <= 57:
+                value, after = _time(buf, i)
+                if after < 0:
+                    after, bare = _word_end(buf, i)
+                    value = np.int64(MISSING)
+            elif c == 34:
+                quote, escaped = _string_end(buf, i + 1, end)
+                if quote >= end:
+                    return i, _STOP_CUT, repaired
+                value, behind = _time(buf, i + 1)
+                if quote < 0 or behind != quote:
+                    return i, _STOP_ODD, repaired
+                after = quote + 1
+            else:
+                after, bare = _skip_value(buf, i, end)
+            times[key - TS, row] = value
+        elif key == PH:
+            after, bare = _skip_value(buf, i, end)
+            if c == 34 and buf[i + 1] == 92:
+                return i, _STOP_ODD, repaired
+            phase[row] = buf[i + 1] if c == 34 and buf[i + 1] < 128 and after > i + 2 else 0
+        elif key >= 0:
+            code, after, how, bare = _label(buf, i, end, heap, starts, lengths, kinds, hashes, slots, state)
+            if how != _OK:
+                return after, how, repaired
+            labels[key - NAME, row] = code
+        else:
+            after, bare = _skip_value(buf, i, end)
+        if after < 0:
+            return i, _STOP_ODD, repaired
+        if after >= end:
+            return i, _STOP_CUT, repaired
+        repaired |= bare
+        i = _skip_space(buf, after)
+        c = buf[i]
+        if c == 44:
+            i = _skip_space(buf, i + 1)
+            if buf[i] == 125:
+                repaired = True
+        elif c != 125:
+            return i, _STOP_ODD, repaired
+
+
+@_jit
+def parse_events(  # type: ignore[no-untyped-def]
+    buf, end, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
+    heap, starts, lengths, kinds, hashes, slots, state,
+):
+    """Read events from state[POSITION] on; returns how it stopped, with state[POSITION] where to go on.
+
+    DONE: the text ended behind an event. LIST_ENDS: the list of events ended. CUT: the text ended in the event at the
+    position. ODD: what stands at the position needs the slow parser. FULL, POOL_FULL: no room for another event.
+    """
+    i = state[POSITION]
+    while True:
+        i = _skip_space(buf, i)
+        while buf[i] == 44:
+            i = _skip_space(buf, i + 1)
+        state[POSITION] = i
+        if i >= end:
+            state[POSITION] = end
+            return DONE
+        c = buf[i]
+        if c == 93:
+            state[POSITION] = i + 1
+            return LIST_ENDS
+        if c != 123:
+            return ODD
+        row = state[ROWS]
+        ints, texts = state[N_INTEGERS], state[N_TEXTS]
+        if row >= phase.size or ints + SLACK > int_row.size or texts + SLACK > text_row.size:
+            return FULL
+        after, how, repaired = _event(
+            buf, i, end, row, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
+            heap, starts, lengths, kinds, hashes, slots, state,
+        )
+        if how != _OK or after > end:
+            state[N_INTEGERS], state[N_TEXTS] = ints, texts
+            if how == _STOP_POOL:
+                return POOL_FULL
+            return CUT if how == _STOP_CUT or after >= end else ODD
+        if repaired:
+            if state[N_REPAIRED] == 0:
+                state[FIRST_REPAIRED] = i
+            state[N_REPAIRED] += 1
+        state[ROWS] = row + 1
+        i = after
+
+
+@_jit
+def group(keys, rows, values, count, first, counts, rows_out, values_out):  # type: ignore[no-untyped-def]
+    """Sort (row, value) pairs by key, keeping their order; counts[k] becomes how many there are of key first + k."""
+    at = np.zeros(counts.size, np.int64)
+    for k in range(count):
+        counts[np.int64(keys[k]) - first] += 1
+    for k in range(1, counts.size):
+        at[k] = at[k - 1] + counts[k - 1]
+    for k in range(count):
+        key = np.int64(keys[k]) - first
+        rows_out[at[key]] = rows[k]
+        values_out[at[key]] = values[k]
+        at[key] += 1
