@@ -186,6 +186,20 @@ def test_the_first_launch_of_a_kernel_loads_its_module() -> None:
     assert idle(program) == {"python": 11 + 11, "launch-latency": 5 + 5, "module-load": 1000, "queued-gap": 1}
 
 
+def test_freeing_memory_waits_for_the_device_and_a_first_call_is_start_up() -> None:
+    program = tiny("launch k\nfree 3us\ncall cudaStreamCreateWithFlags 20us cause=module-load\nlaunch k")
+    # k 5 to 15, cudaFree until 15, the other call until 35.
+    assert spans(program) == [(5, 15), (40, 50)]
+    assert idle(program) == {"module-load": 20, "launch-latency": 5}
+
+
+def test_a_host_may_wait_for_one_event() -> None:
+    program = tiny("launch k\nrecord e\nlaunch k 60us stream=20\nsync event e\nlaunch k 5us\nsync device\nlaunch k")
+    # The second launch is at 6.8, so its k runs 11.8 to 71.8; the event is over at 15, the host knows at 17.
+    assert spans(program) == [(5, 15), (11.8, 71.8), (22, 27), (78.8, 88.8)]
+    assert [(wait.kind, wait.stream) for wait in program.ranks[0].waits] == [("Event Sync", -1), ("Context Sync", -1)]
+
+
 def test_a_collective_ends_on_all_ranks_together() -> None:
     program = simulate(parse(HEAD + "ranks 2\nthread main:\n  rank 1:\n    python 50us\n"
                              "  collective k 20us 1MiB stream=20\n  launch k\n"))  # fmt: skip
@@ -432,7 +446,7 @@ def from_nsight(path: Path) -> list[Operation]:
     out: list[Operation] = []
     with closing(sqlite3.connect(path)) as db:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-        for table, kind in (("KERNEL", "compute"), ("MEMCPY", "copy"), ("MEMSET", "copy")):
+        for table, kind in (("KERNEL", "compute"), ("GRAPH_TRACE", "compute"), ("MEMCPY", "copy"), ("MEMSET", "copy")):
             if f"CUPTI_ACTIVITY_KIND_{table}" in tables:
                 out += db.execute(
                     f"SELECT op.start, op.end, '{kind}', call.start FROM CUPTI_ACTIVITY_KIND_{table} op "

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from traces import recipe
+from traces.program import whole_graphs
 from traces.simulate import simulate
 from traces.truth import truths
 from traces.write_kineto import OFFSET_NS as kineto_offset
@@ -27,12 +28,15 @@ def generate(name: str, folder: Path) -> list[Path]:
         write_kineto(program, path, rank.rank)
         about = {"recipe": name, "trace": path.name, "offset_ns": kineto_offset, **truth}
         written += [path, write_truth(folder / f"{stem}.truth.json", about)]
-    if program.options.get("nsight") == "1":
-        path = folder / f"{name}-nsys.sqlite"
-        write_nsight(program, path)
-        (truth,) = truths(program, frameless_host=True)
-        about = {"recipe": name, "trace": path.name, "offset_ns": nsight_offset, "step_marker": MARKER, **truth}
-        written += [path, write_truth(folder / f"{name}-nsys.truth.json", about)]
+    levels = program.options.get("nsight", "")
+    for level, suffix in (("node", "nsys"), ("graph", "nsys-graph")):  # what a graph replay is recorded as
+        if level in levels.split(","):
+            shown = whole_graphs(program) if level == "graph" else program
+            path = folder / f"{name}-{suffix}.sqlite"
+            write_nsight(shown, path)
+            (truth,) = truths(shown, frameless_host=True)
+            about = {"recipe": name, "trace": path.name, "offset_ns": nsight_offset, "step_marker": MARKER, **truth}
+            written += [path, write_truth(folder / f"{name}-{suffix}.truth.json", about)]
     return written
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 
 @dataclass
@@ -40,7 +41,7 @@ class DeviceOp:
     between them, and the operations of the events its stream was told to wait for.
     """
 
-    kind: str  # kernel, communication, memcpy, memset
+    kind: str  # kernel, communication, memcpy, memset; graph: all nodes of a replay as one
     name: str
     stream: int
     duration: int
@@ -145,3 +146,26 @@ class Program:
     device: dict[str, int | str]
     options: dict[str, str]  # of the recording: shapes, stack, memory, sync
     ranks: tuple[Rank, ...]
+
+
+def whole_graphs(program: Program) -> Program:
+    """The program as a recorder shows it that keeps graph replays whole: each is one operation."""
+    return replace(program, ranks=tuple(_whole(rank) for rank in program.ranks))
+
+
+def _whole(rank: Rank) -> Rank:
+    nodes: dict[int, list[DeviceOp]] = {}
+    for operation in rank.operations:
+        if operation.node:
+            nodes.setdefault(operation.correlation, []).append(operation)
+    one: dict[int, DeviceOp] = {}
+    for correlation, parts in nodes.items():
+        end = max(part.end for part in parts)
+        first = parts[0]
+        one[correlation] = replace(first, kind="graph", name="", end=end, duration=end - first.start, shape={}, bytes=0)
+
+    def kept(operations: Iterable[DeviceOp]) -> list[DeviceOp]:
+        return [one.get(op.correlation, op) for op in operations if op.node <= 1]
+
+    steps = [replace(step, operations=tuple(kept(step.operations))) for step in rank.steps]
+    return replace(rank, operations=kept(rank.operations), steps=steps)

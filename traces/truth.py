@@ -198,8 +198,8 @@ class Truth:
         def spans(*kinds: str) -> int:
             return length(union(clipped(((op.start, op.end) for op in self.operations if op.kind in kinds), window)))
 
-        busy, compute = length(clipped(self.busy, window)), spans("kernel")
-        kernels = spans("kernel", "communication")
+        busy, compute = length(clipped(self.busy, window)), spans("kernel", "graph")
+        kernels = spans("kernel", "graph", "communication")
         wall = window[1] - window[0]
         idle: Counter[tuple[str, str]] = Counter()
         for part in self.parts:

@@ -86,6 +86,9 @@ _TABLES = {
         "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid value! bytes! graphNodeId "
         "memKind"
     ),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
+        "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid graphId! graphExecId!"
+    ),
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
         "start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid deprecatedSyncType "
         "syncType! eventId! eventSyncId"
@@ -172,8 +175,9 @@ class _Tables:
             ("EXPORT_PLATFORM", "linux-desktop"),
         ):
             self.add("META_DATA_EXPORT", name=name, value=value)
+        whole = any(operation.kind == "graph" for rank in program.ranks for operation in rank.operations)
         for name, value in (
-            ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Node"),
+            ("CUDA_GRAPH_TRACE_OPTIONS:MODE", "Graph" if whole else "Node"),
             ("PROCESS_0:COLLECT_CUDA_TRACE", "true"),
             ("PROCESS_0:COLLECT_NVTX_TRACE", "true"),
         ):
@@ -225,7 +229,10 @@ class _Tables:
             "streamId": operation.stream, "correlationId": operation.correlation,
             "graphNodeId": operation.graph << 32 | operation.node if operation.node else None,
         }  # fmt: skip
-        if operation.kind == "memset":
+        if operation.kind == "graph":
+            del row["graphNodeId"]
+            self.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", graphId=operation.graph, graphExecId=operation.graph, **row)
+        elif operation.kind == "memset":
             self.add("CUPTI_ACTIVITY_KIND_MEMSET", value=0, bytes=operation.bytes, memKind=2, **row)
         elif operation.kind == "memcpy":
             host, device = _MEMORY_KINDS.get(operation.memory, 2), _MEMORY_KINDS["device"]
