@@ -278,6 +278,8 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
     if not traces:
         raise NothingToAnalyse(f"no trace of rank {request.rank}")
     trace = traces[0]
+    if busy := next((t for t in traces if len(t.operations)), None):
+        raise NothingToAnalyse(_outside(busy, request))
     if (trace.kind == Kind.ACCELERATOR).any():
         raise NothingToAnalyse(
             f"{trace.name}: recorded on an accelerator that is not read (MTIA, XPU, HPU …); only CUDA and ROCm GPUs are"
@@ -307,6 +309,15 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
         calls=tuple(host_ranges(trace, (Kind.CALL, Kind.OS))),
         **_host_steps(trace, request),
     )
+
+
+def _outside(trace: Trace, request: Request) -> str:
+    """Why nothing of a trace with GPU work is left."""
+    if request.rank is not None and all(p.rank not in (None, request.rank) for p in trace.processes):
+        return f"{trace.name}: no GPU work of rank {request.rank}; it has ranks {[p.rank for p in trace.processes]}"
+    start, end = trace.start_ns[trace.operations].min(), trace.end_ns[trace.operations].max()
+    first, last = (int(t - trace.origin_ns) / 1e6 for t in (start, end))
+    return f"{trace.name}: no GPU operation in the window; there are some from {first:,.3f} to {last:,.3f} ms"
 
 
 def _host_steps(trace: Trace, request: Request) -> dict[str, object]:

@@ -112,7 +112,7 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
 def _cold(attribution: Attribution, window: Window) -> Note | None:
     causes = attribution.by_cause(window.start_ns, window.end_ns)
     start_up = sum(causes.get(cause, 0) for cause in ("module-load", "allocator", "compile"))
-    if start_up < COLD_SHARE * window.wall_ns:
+    if not start_up or start_up < COLD_SHARE * window.wall_ns:
         return None
     return Note(
         "cold",

@@ -107,7 +107,7 @@ class Gaps:
     end: Int64
     closing: Int64
     """[g] operation (index into the timeline) that starts at the gap's end: of several the one submitted first.
-    -1 for the gap after the last operation."""
+    -1 for the gap after the last operation, and for those beside operations without length."""
     after: Bool
     """[g] an operation of the closing operation's stream ended at the gap's start."""
     thread: Int64
@@ -158,24 +158,31 @@ def operation_classes(trace: Trace, operations: Int64) -> Int8:
 def find_gaps(timeline: Timeline) -> Gaps:
     """The gaps and their closing operations (rule 1): zero-duration operations close none."""
     trace, busy = timeline.trace, timeline.busy
-    first, last = trace.origin_ns, int(trace.end_ns.max())
-    start = np.concatenate([[first], busy.end])
-    end = np.concatenate([busy.start, [max(last, int(busy.end[-1]) if len(busy.end) else first)]])
+    # An operation without length before the first covered instant, or after the last one, cuts the time there in two:
+    # what lies between it and the busy time belongs to no launch.
+    first, last = timeline.span_ns
+    opens, done = (int(busy.start[0]), int(busy.end[-1])) if len(busy.start) else (last, last)
+    start = np.concatenate([[min(trace.origin_ns, first), first], busy.end[:-1], [done, last]])
+    end = np.concatenate([[first, opens], busy.start[1:], [last, max(int(trace.end_ns.max()), last)]])
+    number = np.arange(len(start))
     real = end > start
-    start, end, number = start[real], end[real], np.flatnonzero(real)
-    trailing = number == len(busy.start)
-    interior = ~trailing & (number > 0)
+    start, end, number = start[real], end[real], number[real]
+    trailing = number == len(real) - 1
+    outside = (number == 1) | (number == len(real) - 2)
+    interior = ~trailing & ~outside & (number > 0)
     covering = np.flatnonzero(timeline.end > timeline.start)
     at = covering[np.isin(timeline.start[covering], end)]
     # Of those that start at a gap's end the one submitted first; unlinked ones last.
     submitted = np.where(timeline.linked[at], timeline.launch_start[at], np.iinfo(np.int64).max)
     order = at[np.lexsort((submitted, timeline.start[at]))]
     closing = np.full(len(start), NONE, np.int64)
-    closing[~trailing] = order[np.searchsorted(timeline.start[order], end[~trailing], side="left")]
-    linked = ~trailing & timeline.linked[closing]
-    unlinked = ~trailing & ~linked
+    closes = interior | ((number == 0) & (opens == first) & (len(busy.start) > 0))
+    closing[closes] = order[np.searchsorted(timeline.start[order], end[closes], side="left")]
+    linked = closes & timeline.linked[closing]
+    unlinked = (closes & ~linked) | outside
+    open_ended = ~closes & ~outside
     launch = timeline.launch[closing]
-    p = np.where(linked, np.clip(trace.start_ns[launch], start, end), np.where(trailing, end, start))
+    p = np.where(linked, np.clip(trace.start_ns[launch], start, end), np.where(open_ended, end, start))
     returned = np.where(linked, np.clip(trace.end_ns[launch], p, end), p)
     thread = np.where(linked, trace.thread[launch], NONE).astype(np.int64)
     after = interior & _ended_on_stream(timeline, covering, start, closing)

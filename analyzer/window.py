@@ -144,6 +144,7 @@ def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None
 
     Raises:
         NothingToAnalyse: steps were asked for and there are none.
+        BadUsage: START:END lies after the trace.
     """
     trace = timeline.trace
     kept = [step for step in steps if step.left_out is None]
@@ -162,12 +163,18 @@ def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None
     if kind == "all":
         return Window("all", trace.origin_ns, int(trace.end_ns.max()), "first to last event of any kind")
     start, end = parse_span(kind)
-    first, last = trace.origin_ns + round(start * 1e6), trace.origin_ns + round(end * 1e6)
-    return Window(kind, first, last, f"{start:g} to {end:g} ms from the first event")
+    recorded = int(trace.end_ns.max()) - trace.origin_ns
+    if start * 1e6 >= recorded:
+        raise BadUsage(
+            f"{trace.name}: --window {kind}: it starts after the trace, which lasts {recorded / 1e6:,.3f} ms"
+        )
+    # Beyond the last event nothing is known: it is not idle time.
+    first, last = trace.origin_ns + round(start * 1e6), trace.origin_ns + min(round(end * 1e6), recorded)
+    return Window(kind, first, last, f"{start:g} to {min(end, recorded / 1e6):g} ms from the first event")
 
 
 def parse_span(text: str) -> tuple[float, float]:
-    """`START:END` in milliseconds; either side may be empty where that is clear.
+    """`START:END` in milliseconds.
 
     Raises:
         BadUsage: not two numbers, or END not after START.
