@@ -215,9 +215,10 @@ def test_a_host_that_waits_for_a_collective_waits_for_the_other_rank() -> None:
     assert spans(program, 0) == [(5, 75), (82, 92)]
 
 
-def test_a_collective_without_its_peer_is_an_error() -> None:
+@pytest.mark.parametrize("wait", ["", "    sync stream=7\n"])
+def test_a_collective_without_its_peer_is_an_error(wait: str) -> None:
     with pytest.raises(RuntimeError, match="collective"):
-        simulate(parse(HEAD + "ranks 2\nthread main:\n  rank 1:\n    collective k 20us 1MiB\n"))
+        simulate(parse(HEAD + f"ranks 2\nthread main:\n  rank 1:\n    collective k 20us 1MiB\n{wait}"))
 
 
 def test_a_captured_block_is_replayed_only_when_asked() -> None:
