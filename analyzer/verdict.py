@@ -112,6 +112,8 @@ def called(device: DeviceAdvice, category: str) -> str:
     ranked = sorted(sums, key=lambda words: -sums[words])
     if sums[ranked[0]] >= MOSTLY * sum(sums.values()):
         ranked = ranked[:1]
+    if len(ranked) > 1 and category == "copies":
+        return "copies that no kernel hides"
     name, words = LOSSES[category], " and ".join(ranked[:2])
     if len(ranked) == 1 and (len(sums) == 1 or category in SPEAKS_FOR_ITSELF):
         return words
@@ -148,10 +150,10 @@ RECORD_DEVICE = "record from before the first launch until the GPU is done"
 def record_host(device: DeviceAdvice) -> str:
     """How to record what the host did."""
     if device.operators:
-        return "record Python stacks once to see it (with_stack=True; with nsys --python-sampling=true)"
+        return "record Python stacks once (with_stack=True; with nsys --python-sampling=true)"
     if device.process is not None:  # recorded with Nsight Systems
         return "add NVTX ranges to the program, or for PyTorch record with nsys --pytorch=autograd-nvtx"
-    return "record operators (ProfilerActivity.CPU) to see it"
+    return "record operators (ProfilerActivity.CPU)"
 
 
 def share(ns: int, wall_ns: int) -> str:

@@ -1,10 +1,593 @@
-"""The terminal view of an Advice."""
+"""The terminal view of an Advice: the verdict, then where the time went, then what it is made of."""
 
 from __future__ import annotations
 
-from analyzer.advice import Advice
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
+from analyzer.attribution import Item
+from analyzer.kernels import readable
+from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
+from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
+from analyzer.verdict import RECORD_DEVICE, focus, largest_loss, record_host, share, where
+
+__all__ = ["encodable", "render"]
+
+LABELS = {
+    "unmodelled": "kernels",
+    "exposed-communication": "exposed communication",
+    "exposed-copy": "exposed copies",
+    "memset": "exposed memory sets",
+    "dataloader": "data loader",
+    "host-sync": "drained by synchronisations",
+    "dependency-wait": "streams waiting for each other",
+    "framework": "host preparing operators",
+    "python": "host running Python",
+    "launch-call": "host inside launch calls",
+    "launch-latency": "launches on their way",
+    "queued-gap": "between queued operations",
+    "copy-staging": "staging of copies",
+    "allocator": "memory allocation",
+    "module-load": "loading modules",
+    "compile": "compiling",
+    "garbage-collection": "garbage collection",
+    "profiler": "the profiler itself",
+    "host-unknown": "host work not recorded",
+    "device-unknown": "GPU wait not recorded",
+}
+GROUPS = {
+    "kernel-time": "kernels",
+    "communication": "communication",
+    "copies": "copies",
+    "dataloader-gaps": "data loader",
+    "implicit-barriers": "synchronisation",
+    "launch-overhead": "launch overhead",
+    "host-stalls": "host stalls",
+    "profiler": "profiler",
+    "unattributed": "not recorded",
+}
+FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
+LABEL = 9  # columns of the labels at the left
+SMALL = 0.001  # causes below this share of the wall share a line
+NOT_RECORDED = 0.01  # above this share of the wall, how to record the rest is said
+RANKS_SHOWN = 16
+WORTH_WAITING = 0.05  # communication below this share of the wall keeps nobody
+WAITS_LESS = 0.7  # a rank that communicates less than this part of the others' median comes last to the collectives
 
 
 def render(advice: Advice, *, color: bool, width: int) -> str:
     """The advice as text, at most `width` columns wide."""
-    return advice.verdict + "\n"
+    page = Page(width, color)
+    page.prose(clean(advice.verdict), style="bold")
+    page.lines.append("")
+    if advice.devices:
+        device = focus(advice.devices)
+        _files(page, advice.traces)
+        if len(advice.devices) > 1:
+            _devices(page, advice, device)
+            page.head("DETAIL", "of the device to look at first")
+        _device(page, device)
+        _memory(page, advice, device)
+    else:
+        _files(page, advice.traces)
+        if advice.host is not None:
+            _host(page, advice.host)
+        _memory(page, advice, None)
+        if advice.host is not None:
+            _how_to_record(page, advice.traces)
+    _caveats(page, advice)
+    return page.text()
+
+
+def _files(page: Page, traces: Sequence[TraceInfo]) -> None:
+    """Which recordings, and what made them."""
+    names = [clean(trace.name) for trace in traces]
+    label = "File" if len(names) == 1 else "Files"
+    shown = names if len(names) <= 3 else [names[0], "…", names[-1]]
+    count = "" if len(names) <= 3 else f"{len(names)}: "
+    _labelled(page, label, count + ", ".join(shown).replace(", …, ", " … "))
+    recorders = dict.fromkeys(clean(trace.producer) or FORMATS.get(trace.format, trace.format) for trace in traces)
+    events = sum(trace.events for trace in traces)
+    _labelled(page, "Recorder", f"{', '.join(recorders)}, {events:,} events")
+
+
+def _labelled(page: Page, label: str, text: str, style: str = "") -> None:
+    page.prose(text, " " * LABEL, style, first=pad(label, LABEL))
+
+
+def _device(page: Page, device: DeviceAdvice) -> None:
+    """Everything about one device, most important first."""
+    _window(page, device)
+    _partition(page, device)
+    _gaps(page, device)
+    _owners(page, "OPERATORS", device.operators, 5)
+    _owners(page, "MODULES", _by_class(device.modules), 4)
+    _kernels(page, device)
+    _copies(page, device.copies)
+    _launches(page, device)
+
+
+def _window(page: Page, device: DeviceAdvice) -> None:
+    name = clean(device.name) or "name not recorded"
+    _labelled(page, "Device", f"{where(device)}, {name}")
+    why = clean(device.window_why)
+    if device.window == "gpu" and not device.steps:
+        why += "; no steps are marked"
+    _labelled(page, "Window", f"{duration(device.wall_ns)}, {why}")
+    for step in [step for step in device.steps if step.left_out is not None][:3]:
+        page.prose(f"left out {clean(step.name)}: {clean(step.left_out or '')}", " " * LABEL)
+    _steps(page, device.steps, device.step_ns)
+
+
+def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None:
+    """The rhythm: median period, shortest and longest, and how long the GPU works for a step."""
+    kept = [step for step in steps if step.left_out is None]
+    if not kept or step_ns is None:
+        return
+    periods = [after.start_ns - before.start_ns for before, after in pairwise(kept)]
+    if periods:
+        text = f"{len(kept)}, median {duration(step_ns)}, from {duration(min(periods))} to {duration(max(periods))}"
+    else:
+        text = f"1, {duration(step_ns)} long"
+    working = [step.gpu_ns for step in kept if step.gpu_ns]
+    if working:
+        text += f"; GPU work of one {duration(round(statistics.median(working)))}"
+    _labelled(page, "Steps", text)
+
+
+def _partition(page: Page, device: DeviceAdvice) -> None:
+    """The wall time as bars: what the GPU did, and what it waited for when it did nothing."""
+    page.head("WHERE THE TIME WENT", f"of {duration(device.wall_ns)}; measured unless marked modelled")
+    chart = _Chart(page, device.wall_ns)
+    for title, ns, items, style in (
+        ("GPU busy", device.busy_ns, [i for i in device.attribution if i.when != "idle"], "compute"),
+        ("GPU idle", device.idle_ns, [i for i in device.attribution if i.when == "idle"], "idle"),
+    ):
+        chart.row(title, ns, style=style, strong=True)
+        _groups(chart, items, style)
+    chart.draw()
+    if device.idle_ns:
+        page.prose(f"Idle time: {_sides(device)}.", "  ", "dim")
+    if device.communication_total_ns:
+        hidden = device.communication_total_ns - device.communication_ns
+        page.prose(
+            f"Communication ran for {duration(device.communication_total_ns)}, "
+            f"{duration(hidden) if hidden else 'none'} of it behind other work.", "  ", "dim",
+        )  # fmt: skip
+    _hints(page, device)
+
+
+def _hints(page: Page, device: DeviceAdvice) -> None:
+    """How to record what the trace lacks, where that is worth it."""
+    if device.ns_of("host-unknown") > NOT_RECORDED * device.wall_ns:
+        page.prose(f"To see what the host did: {record_host(device)}.", "  ")
+    if device.ns_of("device-unknown") > NOT_RECORDED * device.wall_ns:
+        page.prose(f"To see what the GPU waited for: {RECORD_DEVICE}.", "  ")
+
+
+def _sides(device: DeviceAdvice) -> str:
+    """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
+    told = (
+        (device.idle_host_ns, "before the launch (host)"),
+        (device.idle_submitted_ns, "after it (submitted)"),
+        (device.idle_unlinked_ns, "with no launch known (unlinked)"),
+    )
+    return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
+
+
+@dataclass
+class _Chart:
+    """Rows of label, ms, share, bar, and a note."""
+
+    page: Page
+    wall_ns: int
+    rows: list[tuple[str, int, str, str, bool]] = field(default_factory=list)
+
+    def row(self, label: str, ns: int, style: str, note: str = "", *, strong: bool = False) -> None:
+        self.rows.append((label, ns, style, note, strong))
+
+    def draw(self) -> None:
+        """All rows; the bars take what labels, numbers and notes leave, and go first where there is no room."""
+        places = decimals(self.wall_ns)
+        number = max(columns(ms(ns, places)) for _, ns, _, _, _ in self.rows)
+        room = self.page.width - number - 13  # " ms", the share, and what stands between
+        label_size = min(max(columns(label) for label, *_ in self.rows), room)
+        room -= label_size
+        room -= min(max(columns(note) for _, _, _, note, _ in self.rows) + 2, max(room, 0))
+        size_ = 0 if room < 8 else min(room - 2, 40)
+        for label, ns, style, note, strong in self.rows:
+            numbers = f" {pad(ms(ns, places), number, right=True)} ms {pad(share(ns, self.wall_ns), 8, right=True)}"
+            drawn = pad(bar(ns / self.wall_ns if self.wall_ns else 0, size_), size_)
+            weight = "bold" if strong else ""
+            self.page.line(
+                (pad(label, label_size), weight), (numbers, weight),
+                (f"  {drawn}" if size_ else "", style), (f"  {note}", "dim"),
+            )  # fmt: skip
+
+
+def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
+    """Causes by category, the largest first; what is too small for a line of its own shares one."""
+    small = [item for item in items if item.ns < SMALL * chart.wall_ns]
+    if len(small) < 3:
+        small = []
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        if item not in small:
+            groups[item.category].append(item)
+    for category, members in sorted(groups.items(), key=lambda pair: -_sum(pair[1])):
+        causes: dict[str, list[Item]] = defaultdict(list)
+        for item in members:
+            causes[_label(item)].append(item)
+        indent = "  "
+        if len(causes) > 1:
+            chart.row(indent + GROUPS.get(category, category), _sum(members), style)
+            indent = "    "
+        for label, same in sorted(causes.items(), key=lambda pair: -_sum(pair[1])):
+            chart.row(indent + label, _sum(same), STYLE_OF.get(same[0].when, style), _note(same))
+    if small:
+        chart.row(f"  {len(small)} smaller causes", _sum(small), style)
+
+
+STYLE_OF = {"compute": "compute", "communication": "communication", "copy": "copy", "idle": "idle"}
+
+
+def _sum(items: Iterable[Item]) -> int:
+    return sum(item.ns for item in items)
+
+
+def _label(item: Item) -> str:
+    if item.cause == "exposed-copy" and item.detail:
+        return f"exposed copies {item.detail}"
+    if item.cause == "host-sync" and item.detail == "blocking copy":
+        return "drained by blocking copies"
+    return LABELS.get(item.cause, item.cause)
+
+
+def _note(items: Sequence[Item]) -> str:
+    """The side, and the grade where it is not measured."""
+    sides = list(dict.fromkeys(item.side for item in items if item.side))
+    side = "" if not sides else sides[0] if len(sides) == 1 else "both sides"
+    grades = {item.grade for item in items}
+    if grades == {"measured"}:
+        return side
+    grade = next(iter(grades)) if len(grades) == 1 else f"part {'/'.join(sorted(grades - {'measured'}))}"
+    return f"{side}, {grade}" if side else grade
+
+
+def _gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
+    """The longest stretches without work, what the host did in them, and the line of Python behind it."""
+    gaps = [gap for gap in device.gaps if gap.ns > 0][:count]
+    if not gaps:
+        return
+    page.head("LARGEST GAPS", "and where they are, from the window's start")
+    lengths = [duration(gap.ns) for gap in gaps]
+    size = max(map(columns, lengths))
+    for gap, length in zip(gaps, lengths, strict=True):
+        page.prose(_gap(gap, device), " " * (size + 4), first=f"  {pad(length, size, right=True)}  ")
+
+
+def _gap(gap: Gap, device: DeviceAdvice) -> str:
+    parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
+    did = ", ".join(f"{LABELS.get(part.cause, part.cause)} {duration(part.ns)}" for part in parts)
+    seen = next((_short_evidence(part.evidence) for part in parts if part.evidence), "")
+    text = f"at {ms(gap.start_ns - device.start_ns, decimals(device.wall_ns))} ms: {did}"
+    text += f"; in {seen}" if seen else ""
+    text += f"; then {_cut(clean(gap.closed_by), 40)}" if gap.closed_by else ""
+    if gap.python and gap.python != next((part.evidence for part in parts if part.evidence), ""):
+        text += f"; from {_short_evidence(gap.python)}"
+    return text
+
+
+def _short_evidence(name: str) -> str:
+    """A host record's name; of a path, the last folders."""
+    name = clean(name)
+    head, slash, tail = name.rpartition("/")
+    if slash and ".py(" in tail:
+        name = "/".join([*head.split("/")[-1:], tail])
+    return _cut(name.split("#")[-1] if "#_" in name else name, 60)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _owners(page: Page, title: str, owners: Sequence[OwnerTime], count: int) -> None:
+    """GPU time by what launched it."""
+    if not owners:
+        return
+    whole = sum(owner.ns for owner in owners)
+    page.head(title, f"{_of(count, owners)}GPU time of what they launch, summed over streams")
+    page.table(
+        [
+            (clean(o.name), f"{o.calls:,}", f"{o.kernels:,}", f"{ms(o.ns, decimals(whole))}", share(o.ns, whole))
+            for o in owners[:count]
+        ],
+        ("name", "calls", "operations", "ms", "share"),
+    )
+
+
+def _by_class(modules: Sequence[OwnerTime]) -> list[OwnerTime]:
+    """Modules of one class together: `Linear_0` and `Linear_1` are `Linear`."""
+    merged: dict[str, list[OwnerTime]] = defaultdict(list)
+    for module in modules:
+        merged[re.sub(r"_\d+$", "", module.name)].append(module)
+    found = [
+        OwnerTime(name, sum(m.calls for m in same), sum(m.kernels for m in same), sum(m.ns for m in same))
+        for name, same in merged.items()
+    ]
+    return sorted(found, key=lambda module: (-module.ns, module.name))
+
+
+def _of(count: int, everything: Sequence[object]) -> str:
+    return f"{count} of {len(everything)}; " if len(everything) > count else ""
+
+
+def _kernels(page: Page, device: DeviceAdvice, count: int = 8) -> None:
+    """The kernels with the most time, and the time by class."""
+    kernels = device.kernels_by_name
+    if not kernels:
+        page.head("KERNELS", "none in the window: the GPU only copied or set memory")
+        return
+    whole = sum(kernel.ns for kernel in kernels)
+    merged = _variants(kernels, page.width)
+    page.head("KERNELS", f"{_of(count, merged)}time summed over streams")
+    rows = [(name, k.cls, f"{k.calls:,}", ms(k.ns, decimals(whole)), share(k.ns, whole)) for name, k in merged[:count]]
+    page.table(rows, ("name", "class", "calls", "ms", "share"))
+    classes: dict[str, int] = defaultdict(int)
+    for kernel in kernels:
+        classes[kernel.cls] += kernel.ns
+    if len(classes) > 1:
+        ranked = sorted(classes.items(), key=lambda pair: -pair[1])[:5]
+        told = ", ".join(f"{cls} {share(ns, whole)}" for cls, ns in ranked)
+        page.prose(f"By class: {told}.", "  ", "dim")
+    page.prose("A timeline does not show what happens inside a kernel, such as warps waiting.", "  ", "dim")
+
+
+def _variants(kernels: Sequence[KernelTime], width: int) -> list[tuple[str, KernelTime]]:
+    """Kernels that differ in template arguments only, together, under a readable name."""
+    alike: dict[tuple[str, str], list[KernelTime]] = defaultdict(list)
+    for kernel in kernels:
+        alike[clean(readable(kernel.name, width)), kernel.cls].append(kernel)
+    found = []
+    for (name, cls), same in alike.items():
+        more = f" ({len(same)} variants)" if len(same) > 1 else ""
+        found.append((name + more, KernelTime(name, cls, sum(k.calls for k in same), sum(k.ns for k in same))))
+    return sorted(found, key=lambda pair: (-pair[1].ns, pair[0]))
+
+
+def _copies(page: Page, copies: Sequence[CopyTime]) -> None:
+    """Copies by kind, with the bandwidth they reached."""
+    if not copies:
+        return
+    whole = sum(copy.ns for copy in copies)
+    page.head("COPIES", "time summed over streams; MB = 10^6 bytes")
+    rows = [
+        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), _megabytes(copy), _bandwidth(copy))
+        for copy in copies
+    ]
+    page.table(rows, ("kind", "calls", "ms", "MB", "GB/s"))
+
+
+def _megabytes(copy: CopyTime) -> str:
+    if copy.bytes is None:
+        return "unknown"
+    return f"{copy.bytes / 1e6:,.1f}" if copy.bytes >= 1e5 or not copy.bytes else "<0.1"
+
+
+def _bandwidth(copy: CopyTime) -> str:
+    if copy.bytes is None or copy.ns <= 0:
+        return "unknown"
+    speed = copy.bytes / copy.ns
+    return f"{speed:,.1f}" if speed >= 0.1 else "<0.1"
+
+
+def _launches(page: Page, device: DeviceAdvice) -> None:
+    """How the work was submitted, and what the host waited for."""
+    page.head("LAUNCHES")
+    launches = device.launches
+    text = f"{launches.calls:,} calls launched {device.operations - launches.operations_without_launch:,} operations"
+    if launches.without_operation:
+        text += f"; {launches.without_operation:,} of the calls have no operation in the trace"
+    if launches.operations_without_launch:
+        text += f"; {launches.operations_without_launch:,} operations have no call"
+    page.prose(f"{text}.", "  ")
+    if launches.graph_launches:
+        page.prose(
+            f"{launches.graph_launches:,} of them replayed a graph, {launches.graph_operations:,} operations in all.",
+            "  ",
+        )
+    page.prose(f"The host waited in {_waits(device)}.", "  ")
+    latency = duration(device.launch_latency_ns) if device.launch_latency_ns else "unknown"
+    queued = "unknown" if device.queued_gap_ns is None else duration(device.queued_gap_ns)
+    page.prose(f"Medians: launch call to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
+
+
+def _waits(device: DeviceAdvice) -> str:
+    told = [
+        _count(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
+        _count(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
+    ]
+    allocated = f"; {_count(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
+    return " and ".join(told) + allocated
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def _memory(page: Page, advice: Advice, device: DeviceAdvice | None) -> None:
+    """Peaks of the allocator; 1 GiB = 2^30 bytes."""
+    uses = [use for use in advice.memory if use.peak_allocated is not None or use.peak_reserved is not None]
+    if device is not None and len(advice.devices) > 1:
+        uses = [device.memory] if device.memory is not None and device.memory.peak_allocated is not None else []
+    if not uses:
+        return
+    page.head("MEMORY", "of the allocator; GiB = 2^30 bytes")
+    for use in uses[:4]:
+        page.prose(_use(use), "  ")
+
+
+def _use(use: MemoryUse) -> str:
+    place = "CPU" if use.device < 0 else f"Device {use.device}"
+    parts = [f"peak {size(use.peak_allocated)} allocated"]
+    if use.peak_reserved:
+        parts.append(f"{size(use.peak_reserved)} reserved")
+    if use.baseline is not None:
+        parts.append(f"{size(use.baseline)} before the first event")
+    return f"{place}: {', '.join(parts)}."
+
+
+def _devices(page: Page, advice: Advice, first: DeviceAdvice) -> None:
+    """All devices in one table, and which rank the others wait for."""
+    devices = advice.devices
+    shown = list(devices)[:RANKS_SHOWN]
+    if first not in shown:
+        shown[-1] = first
+    hidden = len(devices) - len(shown)
+    page.head("DEVICES", "shares of each one's own window" + (f"; {hidden} more not shown" if hidden else ""))
+    stepped = any(device.window == "steps" and device.step_ns for device in devices)
+    rows = [_device_row(device, devices, stepped=stepped) for device in shown]
+    heads = ["", "wall", *["step"] * stepped, "busy %", "comm %", "copies %", "idle %", "largest loss"]
+    wide = page.width >= 70
+    page.table([row if wide else row[:-1] for row in rows], heads if wide else heads[:-1])
+    late = any(note.code == "collective-outlier" for note in advice.health)  # who began recording last waits least
+    if not late and (straggler := _straggler(devices)):
+        page.prose(straggler, "  ")
+
+
+def _device_row(device: DeviceAdvice, devices: Sequence[DeviceAdvice], *, stepped: bool) -> list[str]:
+    loss = largest_loss(device)
+    step = [duration(device.step_ns) if device.step_ns else "–"] if stepped else []
+    parts = (device.busy_ns, device.communication_ns, device.copy_ns, device.idle_ns)
+    return [
+        _place(device, devices), duration(device.wall_ns), *step,
+        *(share(ns, device.wall_ns).removesuffix(" %") for ns in parts),
+        GROUPS.get(loss[0], loss[0]) if loss else "",
+    ]  # fmt: skip
+
+
+def _place(device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -> str:
+    """As short as it stays clear: the rank, or the process and the device."""
+    ranks = [other.rank for other in devices]
+    if device.rank is not None and ranks.count(device.rank) == 1:
+        return f"rank {device.rank}"
+    place = f"dev {device.device}"
+    place = f"pid {device.process} {place}" if device.process is not None else place
+    return f"rank {device.rank} {place}" if device.rank is not None else place
+
+
+def _straggler(devices: Sequence[DeviceAdvice]) -> str:
+    """Who arrives last at the collectives: it communicates least, since it finds the others waiting."""
+    if any(device.communication_total_ns == 0 for device in devices):
+        return ""
+    last = min(devices, key=lambda device: device.communication_total_ns)
+    others = statistics.median(d.communication_total_ns for d in devices if d is not last)
+    if last.communication_total_ns > WAITS_LESS * others or others < WORTH_WAITING * last.wall_ns:
+        return ""
+    return (
+        f"{where(last).capitalize()} spends {duration(last.communication_total_ns)} in communication, the others "
+        f"{duration(round(others))} (median): it comes last, and they wait for it."
+    )
+
+
+def _host(page: Page, host: HostAdvice) -> None:
+    """A recording without GPU work: what the host did."""
+    span = host.end_ns - host.start_ns
+    _labelled(page, "Window", f"{duration(span)}, first to last event")
+    _steps(page, host.steps, host.step_ns)
+    marked = {step.name for step in host.steps}
+    for title, times, count in (
+        ("RANGES", [time for time in host.ranges if time.name not in marked], 10),
+        ("OPERATORS", host.operators, 10),
+        ("CALLS", host.calls, 8),
+    ):
+        _host_times(page, title, times, count)
+
+
+def _host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -> None:
+    if not times:
+        return
+    page.head(title, f"{_of(count, times)}wall time, what they call included")
+    whole = max(time.ns for time in times)
+    rows = [
+        (
+            clean(time.name),
+            f"{time.calls:,}",
+            ms(time.ns, decimals(whole)),
+            share_of(time.share),
+            duration(time.median_ns),
+        )
+        for time in times[:count]
+    ]
+    page.table(rows, ("name", "calls", "ms", "share", "median"))
+
+
+def _how_to_record(page: Page, traces: Sequence[TraceInfo]) -> None:
+    page.head("TO RECORD THE GPU")
+    if any(trace.format == "nsight" for trace in traces):
+        page.prose(
+            "nsys profile --trace=cuda,nvtx,osrt -o run PROGRAM, then nsys export --type sqlite run.nsys-rep", "  "
+        )
+    else:
+        page.prose(
+            "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around work that runs on "
+            "a GPU; on ROCm the name is CUDA too", "  ",
+        )  # fmt: skip
+
+
+def _caveats(page: Page, advice: Advice) -> None:
+    """What makes the numbers doubtful, and what could not be read."""
+    if not advice.health and not advice.errors:
+        return
+    page.head("CAVEATS")
+    for error in advice.errors:
+        page.prose(f"not read: {clean(error)}", "    ", "warn", first="  ")
+    for note in advice.health:
+        count = f" ({note.count:,})" if note.count != 1 else ""
+        page.prose(f"{clean(note.code)}{count}: {clean(note.message)}", "    ", first="  ")
+
+
+def duration(ns: int) -> str:
+    """A length of time in the unit that suits it."""
+    size_ = abs(ns)
+    if size_ < 1_000:
+        return f"{ns:,} ns"
+    if size_ < 1_000_000:
+        return f"{ns / 1e3:,.1f} µs"
+    if size_ < 10_000_000:
+        return f"{ns / 1e6:,.2f} ms"
+    if size_ < 10_000_000_000:
+        return f"{ns / 1e6:,.1f} ms"
+    return f"{ns / 1e9:,.2f} s"
+
+
+def decimals(whole_ns: int) -> int:
+    """How many decimals of a millisecond say something beside this whole."""
+    return 1 if whole_ns >= 100_000_000 else 2 if whole_ns >= 10_000_000 else 3
+
+
+def ms(ns: int, places: int) -> str:
+    """Milliseconds for a column; what is there is never 0."""
+    if 0 < ns < 10 ** (6 - places) / 2:
+        return f"<{10**-places:.{places}f}"
+    return f"{ns / 1e6:,.{places}f}"
+
+
+def share_of(part: float) -> str:
+    """A share given as a fraction; several threads may exceed 100 %."""
+    return share(round(part * 1_000_000), 1_000_000)
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units."""
+    if count is None:
+        return "unknown"
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= one:
+            return f"{count / one:,.2f} {unit}"
+    return f"{count:,} B"
