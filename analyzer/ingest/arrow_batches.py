@@ -69,8 +69,10 @@ def read(uri: str, query: str, integers: int, texts: int) -> Iterator[tuple[list
             statement.set_options(**{adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)})
             statement.set_sql_query(query)
             handle, _ = statement.execute_query()
-            yield from _read(handle.address, integers, texts)
-            del handle
+            try:
+                yield from _read(handle.address, integers, texts)
+            finally:
+                handle.release()
     except adbc_driver_manager.Error as error:
         raise ArrowError(str(error)) from error
 

@@ -21,7 +21,7 @@ EXPORT_FACTS = re.compile(r"EXPORT_(PRODUCT_VERSION|SCHEMA_VERSION|PLATFORM)")
 SYSTEM_PATH = ("/proc/", "/sys/", "/dev/")
 PATH = re.compile(
     r"(?<![\w.])"
-    r"(?:[A-Za-z]:[\\/](?:[^\\/:*?\"<>|\r\n]+[\\/])*|(?:~|/)(?:[^\s/'\":]+/)+|\\\\[^\s\\]+\\(?:[^\s\\]+\\)*)"
+    r"(?:[A-Za-z]:\\(?:[^\\/:*?\"<>|\r\n]+\\)*|(?:[A-Za-z]:|~)?/(?:[^\s/'\":]+/)+|\\\\[^\s\\]+\\(?:[^\s\\]+\\)*)"
     r"[^\s\\/'\",;]*"
 )
 SEVERITY = {3: 0, 2: 1, 1: 2}  # errors first

@@ -71,24 +71,20 @@ def _labels(reader: Reader, table: str, text_id: Int64) -> Labels:
     columns = [np.array(column, np.int64)[codes] for column in zip(*registered, strict=True)]
     name, operator, sequence, dims = columns or [np.empty(0, np.int64) for _ in range(4)]
     if "text" in reader.source.tables[table]:
-        for row, label in _own_texts(reader, table):
+        for row, label in _own_labels(reader, table, len(text_id)):
             name[row], operator[row], sequence[row], dims[row] = label
     return Labels(name.astype(np.int32), operator.astype(np.int8), sequence, dims.astype(np.int32))
 
 
-def _own_texts(reader: Reader, table: str) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+def _own_labels(reader: Reader, table: str, rows: int) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
     known: dict[bytes, tuple[int, int, int, int]] = {}
-    row = 0
-    for _, (texts,) in reader.source.batches(table, (), ("text",)):
-        for text in texts:
-            if text:
-                label = known.get(text)
-                if label is None:
-                    label = _parsed(text, reader.names)
-                    if OP_ID not in text:  # a text with an id never comes again
-                        known[text] = label
-                yield row, label
-            row += 1
+    for row, text in reader.texts(table, "text", rows):
+        label = known.get(text)
+        if label is None:
+            label = _parsed(text, reader.names)
+            if OP_ID not in text:  # a text with an id never comes again
+                known[text] = label
+        yield row, label
 
 
 def _parsed(text: bytes, names: Names) -> tuple[int, int, int, int]:

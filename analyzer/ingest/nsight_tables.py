@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from analyzer.errors import UnreadableTrace
 from analyzer.ingest.columns import Column, Packed, Source, distinct
 from analyzer.ingest.nsight_names import (
     COPIES,
@@ -214,6 +215,19 @@ class Reader:
         versions = [t for t in self.source.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
         return max(versions, default=name)
 
+    def texts(self, table: str, column: str, rows: int) -> Iterator[tuple[int, bytes]]:
+        """The texts of a table with so many rows, each with its row; rows without one are left out."""
+        row = 0
+        for _, (texts,) in self.source.batches(self.table(table), (), (column,)):
+            if row + len(texts) > rows:
+                break
+            yield from ((row + i, text) for i, text in enumerate(texts) if text)
+            row += len(texts)
+        if row != rows:
+            raise UnreadableTrace(
+                f"{self.source.file}: the rows of {table} do not add up: damaged; export the report again"
+            )
+
     def _named(self, ids: Int64, change: Callable[[str], str], table: str = "", text: str = "") -> Int32:
         """Name codes of string ids; rows without one take the text column where the table has it."""
         keys, codes = distinct(ids)
@@ -221,11 +235,9 @@ class Reader:
         names = [self.names.code(change(found.get(k, b"").decode("utf-8", "replace"))) for k in keys.tolist()]
         result = np.array(names, np.int32)[codes] if len(keys) else np.empty(0, np.int32)
         if text in self.source.tables.get(self.table(table), ()) and (ids == MISSING).any():
-            at = 0
-            for _, (texts,) in self.source.batches(self.table(table), (), (text,)):
-                for row in np.flatnonzero(ids[at : at + len(texts)] == MISSING).tolist():
-                    result[at + row] = self.names.code(change(texts[row].decode("utf-8", "replace")))
-                at += len(texts)
+            for row, own in self.texts(table, text, len(ids)):
+                if ids[row] == MISSING:
+                    result[row] = self.names.code(change(own.decode("utf-8", "replace")))
         return result
 
     def _per_value(self, values: Int64, name: Callable[[int], str]) -> Int32:

@@ -33,7 +33,7 @@ class Database:
     def __init__(self, path: Path, file: str = "") -> None:
         """Raises UnreadableTrace when the file is no whole, unlocked SQLite database; `file` names it in messages."""
         self.file = file or path.name
-        check_file(path)
+        check_file(path, self.file)
         self.uri = path.absolute().as_uri() + "?mode=ro&immutable=1"
         self.bytes = path.stat().st_size
         self.large = self.bytes >= SMALL_BYTES
@@ -106,11 +106,14 @@ class Database:
         if low is None:
             return [np.empty(0, np.int64) for _ in range(width)]
         most = high - low + 1  # rows, if none of the ids between is missing
+        if most < 1:
+            raise sqlite3.DatabaseError(f"row ids of {table} out of order")
         if most > self.bytes // LEAST_BYTES_A_ROW:
             return self._pieces(select, width)
         columns = [np.empty(most, np.int64) for _ in range(width)]
         if not self.large or most < ROWS_FOR_TWO:
-            return [column[: self._fill(select, columns)] for column in columns]
+            rows = self._fill(select, columns)
+            return [column[:rows] for column in columns]
         half = most // 2
         parts = [column[:half] for column in columns], [column[half:] for column in columns]
         where = f"{select} WHERE rowid < {low + half}", f"{select} WHERE rowid >= {low + half}"
@@ -124,6 +127,8 @@ class Database:
         """Write the rows of a query to the start of the columns, and say how many they are."""
         at = 0
         for integers, _ in self._run(query, len(columns), 0):
+            if at + len(integers[0]) > len(columns[0]):
+                raise sqlite3.DatabaseError("more rows than row ids")
             for column, values in zip(columns, integers, strict=True):
                 column[at : at + len(values)] = values
             at += len(integers[0])
@@ -148,7 +153,7 @@ class Database:
         """Whatever SQLite or ADBC raise becomes an UnreadableTrace with one line."""
         try:
             yield
-        except (sqlite3.Error, ArrowError) as error:
+        except (sqlite3.Error, ArrowError, UnicodeDecodeError) as error:  # the last from a message about damaged text
             raise UnreadableTrace(damaged(self.file, error)) from error
 
 

@@ -12,13 +12,11 @@ JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 HEADER = 100  # bytes
 
 
-def check_file(path: Path) -> None:
-    """Raise UnreadableTrace unless this is a whole SQLite database that nobody is writing."""
-    file = path.name
+def check_file(path: Path, file: str) -> None:
+    """Raise UnreadableTrace, calling it `file`, unless this is a whole SQLite database that nobody is writing."""
     try:
         size = path.stat().st_size
-        with path.open("rb") as f:
-            header = f.read(HEADER)
+        header = _head(path, HEADER)
     except OSError as error:
         raise UnreadableTrace(f"{file}: cannot be read: {error.strerror or error}") from error
     if not header:
@@ -42,6 +40,11 @@ def check_file(path: Path) -> None:
         _check_lock(path)
 
 
+def _head(path: Path, length: int) -> bytes:
+    with path.open("rb") as f:
+        return f.read(length)
+
+
 def damaged(file: str, error: BaseException) -> str:
     """One line on a database that cannot be read to its end."""
     said = " ".join(str(error).split())
@@ -53,7 +56,7 @@ def _check_journals(path: Path) -> None:
     log, journal = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
     try:
         unmerged = log.is_file() and log.stat().st_size > 0
-        interrupted = journal.is_file() and journal.open("rb").read(8) == JOURNAL_MAGIC
+        interrupted = journal.is_file() and _head(journal, 8) == JOURNAL_MAGIC
     except OSError:
         return
     if unmerged:
@@ -76,6 +79,8 @@ def _check_lock(path: Path) -> None:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
         finally:
             connection.close()
+    except UnicodeDecodeError:  # a message about damaged text; the damage is met again when the tables are read
+        return
     except sqlite3.Error as error:
         if "locked" in str(error):
             message = f"{path.name}: another program is writing it (locked); wait until it is done"
