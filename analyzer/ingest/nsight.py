@@ -52,32 +52,7 @@ def to_trace(source: Source, path: Path) -> Trace:
     _check_tables(source)
     reader = Reader(source)
     parts = [part for part in (*read_ranges(reader), *reader.parts()) if len(part)]
-    pids, process = distinct(_joined(parts, "pid"))
-    labels = process_labels(source)
-    processes = [Process(pid, label=labels.get(pid, "")) for pid in pids.tolist()]
-    threads, thread = _threads(source, parts, process, pids)
-    kind = np.concatenate([part.kind for part in parts] or [np.empty(0, np.int8)])
-    device = _or_none(_joined(parts, "device"))
-    rows = Rows(
-        kind=kind,
-        start_ns=_joined(parts, "start"),
-        end_ns=_joined(parts, "end"),
-        untimed=(_joined(parts, "start") == MISSING) | (_joined(parts, "end") == MISSING),
-        name_code=np.concatenate([part.name for part in parts] or [np.empty(0, np.int32)]),
-        process=process.astype(np.int32),
-        thread=thread,
-        device=device.astype(np.int32),
-        stream=_or_none(_joined(parts, "stream")),
-        correlation=_or_none(_joined(parts, "correlation")),
-        bytes=_or_none(_joined(parts, "bytes")),
-        names=reader.names.strings,
-        threads=threads,
-        processes=processes,
-        devices=devices(source, pids, process[kind >= Kind.KERNEL], device[kind >= Kind.KERNEL]),
-        integers=_sparse(parts, "integers"),
-        texts=_sparse(parts, "texts"),
-        strings=reader.names.strings,
-    )
+    rows = _rows(source, reader, parts)
     about = metadata(source)
     found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", path.name, re.IGNORECASE)
     return assemble(
@@ -89,6 +64,37 @@ def to_trace(source: Source, path: Path) -> Trace:
         base_ns=base_ns(source),
         rank=int(found[1]) if found else None,
         notes=reader.notes + _unknown_tables(source),
+    )
+
+
+def _rows(source: Source, reader: Reader, parts: list[Part]) -> Rows:
+    """The parts one after the other. They give up their columns, which are large."""
+    integers, texts = _sparse(parts, "integers"), _sparse(parts, "texts")
+    pids, process = distinct(_taken(parts, "pid"))
+    labels = process_labels(source)
+    threads, thread = _threads(source, _taken(parts, "tid"), process, pids)
+    kind, start, end = _taken(parts, "kind"), _taken(parts, "start"), _taken(parts, "end")
+    device = _or_none(_taken(parts, "device"))
+    on_device = kind >= Kind.KERNEL
+    return Rows(
+        kind=kind,
+        start_ns=start,
+        end_ns=end,
+        untimed=(start == MISSING) | (end == MISSING),
+        name_code=_taken(parts, "name"),
+        process=process.astype(np.int32),
+        thread=thread,
+        device=device.astype(np.int32),
+        stream=_or_none(_taken(parts, "stream")),
+        correlation=_or_none(_taken(parts, "correlation")),
+        bytes=_or_none(_taken(parts, "bytes")),
+        names=reader.names.strings,
+        threads=threads,
+        processes=[Process(pid, label=labels.get(pid, "")) for pid in pids.tolist()],
+        devices=devices(source, pids, process[on_device], device[on_device]),
+        integers=integers,
+        texts=texts,
+        strings=reader.names.strings,
     )
 
 
@@ -123,17 +129,19 @@ def _unknown_tables(source: Source) -> list[Note]:
     return [Note("partial", message, len(unknown))] if unknown else []
 
 
-def _joined(parts: Sequence[Part], column: str) -> Int64:
-    return np.concatenate([getattr(part, column) for part in parts] or [np.empty(0, np.int64)])
+def _taken(parts: Sequence[Part], column: str) -> Any:
+    """A column of all parts, which are left without it."""
+    pieces = [vars(part).pop(column) for part in parts]
+    return np.concatenate(pieces or [np.empty(0, {"kind": np.int8, "name": np.int32}.get(column, np.int64))])
 
 
 def _or_none(column: Int64) -> Int64:
-    return np.where(column == MISSING, NONE, column)
+    column[column == MISSING] = NONE
+    return column
 
 
-def _threads(source: Source, parts: Sequence[Part], process: Int64, pids: Int64) -> tuple[list[Thread], Int32]:
+def _threads(source: Source, tid: Int64, process: Int64, pids: Int64) -> tuple[list[Thread], Int32]:
     """Host threads by process and thread id, and each row's."""
-    tid = _joined(parts, "tid")
     thread = np.full(len(tid), NONE, np.int32)
     host = np.flatnonzero(tid != MISSING)
     keys, codes = distinct((process[host] << 24) | tid[host])
@@ -148,14 +156,18 @@ def _threads(source: Source, parts: Sequence[Part], process: Int64, pids: Int64)
 
 def _sparse(parts: Sequence[Part], group: str) -> dict[str, Sparse]:
     """Each argument over all parts, rows numbered as when the parts are put one after the other."""
-    pieces: dict[str, list[tuple[Int64, Any]]] = {}
+    pieces: dict[str, list[Sparse]] = {}
     first = 0
     for part in parts:
         for name, column in getattr(part, group).items():
             if len(column.rows):
-                pieces.setdefault(name, []).append((column.rows + first if first else column.rows, column.values))
+                pieces.setdefault(name, []).append(Sparse(column.rows + first, column.values) if first else column)
         first += len(part)
-    return {
-        name: Sparse(np.concatenate([rows for rows, _ in found]), np.concatenate([values for _, values in found]))
-        for name, found in pieces.items()
-    }
+        setattr(part, group, {})
+    return {name: _one_after_the_other(columns) for name, columns in pieces.items()}
+
+
+def _one_after_the_other(columns: Sequence[Sparse]) -> Sparse:
+    if len(columns) == 1:
+        return columns[0]
+    return Sparse(np.concatenate([c.rows for c in columns]), np.concatenate([c.values for c in columns]))

@@ -51,7 +51,7 @@ class Part:
     texts: dict[str, Sparse] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.kind)
 
 
 class Reader:
