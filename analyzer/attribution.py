@@ -227,9 +227,9 @@ class _Calls:
         if not len(linked):
             return set()
         _, first = np.unique(trace.name_code[timeline.row[linked]], return_index=True)
-        length = (trace.end_ns - trace.start_ns)[timeline.launch[linked]]
-        firsts = timeline.launch[linked[first]]
-        slow = firsts[length[first] > np.median(length) + LONG_CALL_NS]
+        launches, firsts = np.unique(timeline.launch[linked]), timeline.launch[linked[first]]
+        usual = np.median(trace.end_ns[launches] - trace.start_ns[launches])
+        slow = firsts[trace.end_ns[firsts] - trace.start_ns[firsts] > usual + LONG_CALL_NS]
         return set(slow.tolist()) | self._enclosing(Doing.MODULE) | self._around_module_loading()
 
     @cached_property

@@ -69,6 +69,7 @@ WAITING = _any(
 )  # fmt: skip
 WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_data_pin", r"pin_memory")
 STEP = re.compile(r"ProfilerStep[#*]")
+ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
 ALLOCATOR = _any(
     r"^(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))", r"^cuMem(?:Host)?(?:Alloc|Free)",
     r"^cuMem(?:Create|Map|Unmap|Release|SetAccess|Address|HostRegister|HostUnregister)", r"^(?:cuda|hip)MemPool",
@@ -91,7 +92,7 @@ def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = No
         return _doing_overhead(name)
     if kind not in (Kind.OPERATOR, Kind.PYTHON, Kind.RANGE):
         return Doing.NOTHING
-    if STEP.match(name) or (step_marker is not None and kind == Kind.RANGE and step_marker.search(name)):
+    if STEP.match(name) or (kind == Kind.RANGE and any(p.match(name) for p in (ENGINE_STEP, step_marker) if p)):
         return Doing.STEP
     if kind == Kind.PYTHON and PROFILER.search(name):
         return Doing.PROFILER
@@ -164,7 +165,7 @@ class Host:
 def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
     """Classify the host rows of a process and flatten its launching threads."""
     doing = _doing(trace, step_marker)
-    doing = _with_first_uses(trace, doing)
+    doing = _with_first_uses(trace, doing, process)
     host = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
     parent, operator, frame, module = (np.full(len(trace), NONE, np.int64) for _ in range(4))
     threads = _launching_threads(trace, process)
@@ -193,9 +194,9 @@ def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
 FIRST_USE_NS = 200_000  # a call this much longer at its first use loads something
 
 
-def _with_first_uses(trace: Trace, doing: Int8) -> Int8:
-    """The first use of an API, when it takes over 200 µs and is neither a launch nor blocking, is start-up."""
-    calls = np.flatnonzero(doing == Doing.CALL)
+def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
+    """A process's first use of an API, when it takes over 200 µs and is neither a launch nor blocking, is start-up."""
+    calls = np.flatnonzero((doing == Doing.CALL) & (trace.process == process))
     if not len(calls):
         return doing
     _, first = np.unique(trace.name_code[calls], return_index=True)

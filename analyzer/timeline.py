@@ -74,6 +74,15 @@ class Timeline:
         return result
 
     @cached_property
+    def later_node(self) -> Bool:
+        """[m] a node of a graph replay after its first: started by the device, whenever its launch call returns."""
+        result = self.node.copy()
+        linked = np.flatnonzero(self.linked)
+        _, first = np.unique(self.launch[linked], return_index=True)
+        result[linked[first]] = False
+        return result
+
+    @cached_property
     def is_kernel(self) -> Bool:
         return self.trace.kind[self.row] == Kind.KERNEL
 
@@ -116,7 +125,7 @@ class Gaps:
     """[g] the closing launch's start clamped into the gap: the host's side ends here. The gap's end after the last
     operation, its start where the closing operation has no launch."""
     returned: Int64
-    """[g] the closing launch's end clamped into [submitted, end]."""
+    """[g] the closing launch's end clamped into [submitted, end]; a later node of a replay does not wait for it."""
     unlinked: Bool
     """[g] the closing operation has no launch in the trace."""
     interior: Bool
@@ -183,7 +192,7 @@ def find_gaps(timeline: Timeline) -> Gaps:
     open_ended = ~closes & ~outside
     launch = timeline.launch[closing]
     p = np.where(linked, np.clip(trace.start_ns[launch], start, end), np.where(open_ended, end, start))
-    returned = np.where(linked, np.clip(trace.end_ns[launch], p, end), p)
+    returned = np.where(linked & ~timeline.later_node[closing], np.clip(trace.end_ns[launch], p, end), p)
     thread = np.where(linked, trace.thread[launch], NONE).astype(np.int64)
     after = interior & _ended_on_stream(timeline, covering, start, closing)
     return Gaps(start, end, closing, after, thread, p, returned, unlinked, interior)
@@ -222,9 +231,21 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies]) & mine[calls]
     named = np.array([synchronous_copy(trace.label(row)) for row in calls.tolist()], np.bool_)
     copies_row = np.unique(calls[waits & (long | named)])
-    row = np.union1d(syncs, copies_row)
+    row = _outermost(np.union1d(syncs, copies_row), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])
     return Blocking(row, np.isin(row, copies_row), covered(span, timeline.busy))
+
+
+def _outermost(rows: Int64, host: Host) -> Int64:
+    """Without the rows inside another one of them: a driver call within its runtime call is the same wait."""
+    known, kept = set(rows.tolist()), []
+    for row in rows.tolist():
+        above = int(host.parent[row])
+        while above != NONE and above not in known:
+            above = int(host.parent[above])
+        if above == NONE:
+            kept.append(row)
+    return np.array(kept, np.int64)
 
 
 def synchronous_copy(call: str) -> bool:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analyzer.errors import BadUsage, NothingToAnalyse
+from analyzer.host import ENGINE_STEP, STEP
 from analyzer.timeline import Timeline
 from analyzer.trace import NONE, Int64, Kind, Trace
 
-# A family of markers is used alone: the first one that marks device work. The second one is what vLLM and SGLang print.
-MARKERS = (re.compile(r"ProfilerStep[#*]"), re.compile(r"execute_\w*\d|step\["))
+# A family of markers is used alone: the first one that marks device work.
+MARKERS = (STEP, ENGINE_STEP)
 WARM_UP_RATIO = 1.5  # a first step longer than this times the median of the others may be warm-up
 
 
