@@ -47,6 +47,33 @@ class StepAdvice:
 
 
 @dataclass(frozen=True)
+class ReplayAdvice:
+    """How far a replay of the timeline can be believed."""
+
+    error: float
+    """(replayed − measured) / measured wall time, nothing changed."""
+    unexplained: float
+    """Share of the wall time that rests on waits no edge explains."""
+    trusted: bool
+    """Both together at most 5 %: savings may be shown."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The replay of one device's window with some fixes together."""
+
+    file: str
+    device: int
+    fixes: tuple[str, ...]
+    saving_ns: tuple[int, int] | None
+    """Pessimistic and optimistic; None when none of the fixes can be priced."""
+    speedup: tuple[float, float] | None
+    assumes: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+    """(fix, why it is not priced)."""
+
+
+@dataclass(frozen=True)
 class DeviceAdvice:
     """Where the wall time of one device's window went."""
 
@@ -87,6 +114,9 @@ class DeviceAdvice:
     modules: tuple[OwnerTime, ...]
     gaps: tuple[Gap, ...]
     memory: MemoryUse | None
+    replay: ReplayAdvice
+    critical_path: tuple[tuple[str, int], ...]
+    """(cause, ns) of what made the window last as long as it did; they add up to the wall time."""
 
     @property
     def wall_ns(self) -> int:
@@ -126,6 +156,7 @@ class Advice:
     memory: tuple[MemoryUse, ...]
     verdict: str
     health: tuple[Note, ...]
+    what_if: tuple[WhatIf, ...] = ()
     errors: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -144,10 +175,26 @@ class Advice:
             "host": None if self.host is None else _plain(self.host),
             "memory": [_plain(use) for use in self.memory],
             "phase": {"name": "unknown", "why": "phases are not detected yet"},
+            "replay": self._replay(),
+            "what_if": [
+                {**_plain(what), "refused": [{"fix": fix, "why": why} for fix, why in what.refused]}
+                for what in self.what_if
+            ],
             "findings": [],
             "skipped": [],
             "health": [_plain(note) for note in self.health],
             "errors": list(self.errors),
+        }
+
+    def _replay(self) -> dict[str, Any] | None:
+        """The worst device's figures, and each device's."""
+        if not self.devices:
+            return None
+        worst = max((d.replay for d in self.devices), key=lambda r: abs(r.error) + r.unexplained)
+        return {
+            "error": worst.error,
+            "unexplained": worst.unexplained,
+            "per_device": [{"file": d.file, "device": d.device, **_plain(d.replay)} for d in self.devices],
         }
 
 
@@ -167,6 +214,7 @@ def _device(device: DeviceAdvice) -> dict[str, Any]:
     plain["kernels_by_name"] = [
         {"name": k.name, "short": k.short, "class": k.cls, "calls": k.calls, "ns": k.ns} for k in device.kernels_by_name
     ]
+    plain["critical_path"] = [{"cause": cause, "ns": ns} for cause, ns in device.critical_path]
     plain["memory"] = (
         None
         if device.memory is None

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
-from analyzer.attribution import START_UP, SUBMITTED, Attribution, attribute
+from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
 from analyzer.errors import BadUsage, NothingToAnalyse
-from analyzer.health import CUT_NS, check_device, check_trace, unexplained
-from analyzer.host import read_host
+from analyzer.fixes import FIXES, Fix
+from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, total
+from analyzer.study import Request, Study, studies
 from analyzer.summary import (
     allocation_calls,
     clipped_ns,
     communication_ns,
     copies_by_kind,
     host_ranges,
-    inside,
     kernels_by_name,
     largest_gaps,
     launches,
@@ -30,46 +29,12 @@ from analyzer.summary import (
     operators,
     sync_calls,
 )
-from analyzer.timeline import Timeline, timelines
+from analyzer.timeline import Timeline
 from analyzer.trace import Int64, Kind, Note, Trace
 from analyzer.verdict import verdict
-from analyzer.window import (
-    WARM_UP_RATIO,
-    Step,
-    Window,
-    choose_window,
-    find_steps,
-    marker_rows,
-    parse_span,
-    period_ns,
-    pick_steps,
-)
+from analyzer.window import Step, marker_rows, parse_span, period_ns
 
 NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all kept
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for; None is the default of each."""
-
-    window: str | None = None
-    steps: str | None = None
-    step_marker: str | None = None
-    device: int | None = None
-    rank: int | None = None
-
-    def marker(self) -> re.Pattern[str] | None:
-        """`--step-marker` as a pattern: a regular expression matched from the name's start.
-
-        Raises:
-            BadUsage: not a regular expression.
-        """
-        if self.step_marker is None:
-            return None
-        try:
-            return re.compile(self.step_marker)
-        except re.error as error:
-            raise BadUsage(f"--step-marker {self.step_marker}: not a regular expression ({error})") from None
 
 
 DEFAULT = Request()
@@ -87,25 +52,72 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
     chosen = [t for t in traces if request.rank is None or t.rank in (None, request.rank) or len(t.processes) > 1]
     devices: list[DeviceAdvice] = []
     notes: list[Note] = []
+    fixes = chosen_fixes(request.what_if)
+    what_ifs: list[WhatIf] = []
     for trace in chosen:
-        found, health = _devices(trace, request)
-        devices += found
+        found, health = studies(trace, request)
         notes += [*trace.health, *check_trace(trace), *health]
+        for study in found:
+            notes += check_device(study.attribution, study.window, study.steps, study.operations)
+            devices.append(_device_advice(study))
+            if fixes:
+                what_ifs.append(_what_if(study, fixes))
     host = None
     if not devices:
         host = _host_only(chosen, request)
     memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
     window = devices[0].window if devices else (request.window or "all")
-    health = tuple(merge_notes(notes))
+    merged = tuple(merge_notes(notes))
     return Advice(
         traces=tuple(_info(trace) for trace in chosen),
         window=window,
         devices=tuple(devices),
         host=host,
         memory=memory,
-        verdict=verdict(devices, host, health),
-        health=health,
+        verdict=verdict(devices, host, merged),
+        health=merged,
+        what_if=tuple(what_ifs),
         errors=tuple(errors),
+    )
+
+
+def chosen_fixes(names: str | None) -> list[Fix]:
+    """The fixes of a comma-separated list of names.
+
+    Raises:
+        BadUsage: a name that is none.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()] if names else []
+    unknown = [name for name in wanted if name not in FIXES]
+    if unknown:
+        raise BadUsage(f"--what-if {','.join(unknown)}: no such fix; there are {', '.join(FIXES)}")
+    return [FIXES[name] for name in dict.fromkeys(wanted)]
+
+
+def _what_if(study: Study, fixes: Sequence[Fix]) -> WhatIf:
+    """The fixes together, those that cannot be priced named with the reason."""
+    refused = {}
+    if not study.trust.enough:
+        refused = dict.fromkeys((fix.name for fix in fixes), _distrust(study))
+    else:
+        refused = {fix.name: why for fix in fixes if (why := fix.refuses(study.graph))}
+    priced = [fix for fix in fixes if fix.name not in refused]
+    saves = study.saving(*priced) if priced else None
+    return WhatIf(
+        file=study.trace.name,
+        device=study.timeline.device,
+        fixes=tuple(fix.name for fix in priced),
+        saving_ns=(saves.low_ns, saves.high_ns) if saves else None,
+        speedup=saves.speedup if saves else None,
+        assumes=tuple(text for fix in priced for text in fix.assumes),
+        refused=tuple(refused.items()),
+    )
+
+
+def _distrust(study: Study) -> str:
+    return (
+        f"the unchanged replay is off by {study.trust.error:+.1%} and {study.trust.unexplained:.1%} of the wall rests on "
+        "waits that nothing recorded explains: together more than 5 %, so no saving is shown"
     )
 
 
@@ -126,96 +138,13 @@ def _info(trace: Trace) -> TraceInfo:
     )  # fmt: skip
 
 
-def _devices(trace: Trace, request: Request) -> tuple[list[DeviceAdvice], list[Note]]:
-    marker = request.marker()
-    hosts = {p: read_host(trace, p, marker) for p in np.unique(trace.process[trace.operations]).tolist()}
-    found, notes = [], []
-    for timeline in timelines(trace, hosts):
-        if request.device not in (None, timeline.device):
-            continue
-        process = trace.processes[timeline.process]
-        if request.rank is not None and process.rank not in (None, request.rank):
-            continue
-        advice, health = _device(timeline, request, marker)
-        if advice is not None:
-            found.append(advice)
-        notes += health
-    if not found and request.device is not None and len(trace.operations):
-        known = sorted(set(trace.device[trace.operations].tolist()))
-        raise NothingToAnalyse(f"{trace.name}: no operations on device {request.device}; it has devices {known}")
-    return found, notes
-
-
-def _device(
-    timeline: Timeline, request: Request, marker: re.Pattern[str] | None
-) -> tuple[DeviceAdvice | None, list[Note]]:
-    trace = timeline.trace
-    attribution = attribute(timeline)
-    steps, of_step = find_steps(timeline, marker)
-    if marker is not None and not steps:
-        raise NothingToAnalyse(
-            f"{trace.name}: no range matching --step-marker {marker.pattern} launched work on device {timeline.device}"
-        )
-    steps = pick_steps(steps, request.steps, trace.name) if request.steps else leave_out(attribution, steps)
-    window = choose_window(timeline, steps, "steps" if request.steps else request.window)
-    operations = inside(timeline, window.start_ns, window.end_ns)
-    if not len(operations):
-        return None, [Note("empty-window", f"device {timeline.device} ran nothing in the window and is left out", 1)]
-    health = check_device(attribution, window, steps, operations)
-    return _device_advice(attribution, window, steps, of_step, operations), health
-
-
-def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
-    """Mark a first step that is warm-up, and one whose front was cut away; a last step is kept whatever its length."""
-    if not steps:
-        return steps
-    first = steps[0]
-    if reason := _cut_front(attribution, first) or _warm_up(attribution, steps):
-        return [replace(first, left_out=reason), *steps[1:]]
-    return steps
-
-
-def _cut_front(attribution: Attribution, step: Step) -> str | None:
-    """The step begins with an operation that was submitted and waited for work the trace does not hold."""
-    timeline, pieces = attribution.timeline, attribution.pieces
-    if step.start_ns > timeline.span_ns[0]:
-        return None
-    ns, _ = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
-    cut = int(ns[pieces.side == SUBMITTED].sum())
-    if cut < CUT_NS:
-        return None
-    return f"its first operation waited {cut / 1e6:,.1f} ms for work that was cut away"
-
-
-def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
-    """Longer than 1.5 times the median of the others, and start-up causes fill the excess."""
-    if len(steps) < 2:
-        return None
-    starts = [step.start_ns for step in steps]
-    length = starts[1] - starts[0]
-    others = [*np.diff(starts[1:]).tolist(), steps[-1].end_ns - steps[-1].start_ns]
-    usual = float(np.median(others))
-    if length <= WARM_UP_RATIO * usual:
-        return None
-    causes = attribution.by_cause(starts[0], starts[1])
-    start_up = sum(causes.get(cause, 0) for cause in START_UP)
-    if start_up < (length - usual) / 2:
-        return None
-    return (
-        f"warm-up: {length / 1e6:,.1f} ms against a median of {usual / 1e6:,.1f} ms, "
-        f"{start_up / 1e6:,.1f} ms of it module loading, allocation or compiling"
-    )
-
-
-def _device_advice(
-    attribution: Attribution, window: Window, steps: list[Step], of_step: Int64, operations: Int64
-) -> DeviceAdvice:
-    timeline = attribution.timeline
+def _device_advice(study: Study) -> DeviceAdvice:
+    attribution, window, operations, timeline = study.attribution, study.window, study.operations, study.timeline
     trace, start, end = timeline.trace, window.start_ns, window.end_ns
     ns = clipped_ns(timeline, operations, start, end)
     items = tuple(attribution.partition(start, end))
     of = lambda **match: sum(i.ns for i in items if all(getattr(i, k) == v for k, v in match.items()))  # noqa: E731
-    process = trace.processes[timeline.process]
+    process = study.process
     info = next(
         (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
     )
@@ -245,8 +174,10 @@ def _device_advice(
         idle_unlinked_ns=of(when="idle", side="unlinked"),
         communication_total_ns=communication_ns(timeline, start, end),
         attribution=items,
-        steps=tuple(_step_advice(timeline, step, np.flatnonzero(of_step == i)) for i, step in enumerate(steps)),
-        step_ns=period_ns(steps),
+        steps=tuple(
+            _step_advice(timeline, step, np.flatnonzero(study.of_step == i)) for i, step in enumerate(study.steps)
+        ),
+        step_ns=study.step_ns,
         kernels_by_name=tuple(kernels_by_name(timeline, operations, ns)),
         copies=tuple(copies_by_kind(timeline, operations, ns)),
         launches=launches(timeline, operations, *launch_window),
@@ -259,6 +190,8 @@ def _device_advice(
         modules=tuple(modules(timeline, operations, ns)[:NAMES_SHOWN]),
         gaps=tuple(largest_gaps(attribution, start, end)),
         memory=next((use for use in memory_use(trace.memory) if use.device == timeline.device), None),
+        replay=ReplayAdvice(study.trust.error, study.trust.unexplained, study.trust.enough),
+        critical_path=tuple(study.critical_path.by_cause.items()),
     )
 
 
@@ -300,6 +233,7 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
             else "no GPU operation"
         )
         raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {_how_to_record(trace)}")
+    steps, step_ns = _host_steps(trace, request)
     return HostAdvice(
         file=trace.name,
         start_ns=trace.origin_ns,
@@ -307,7 +241,8 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
         ranges=tuple(host_ranges(trace, (Kind.RANGE, Kind.SPAN))),
         operators=tuple(host_ranges(trace, (Kind.OPERATOR,))),
         calls=tuple(host_ranges(trace, (Kind.CALL, Kind.OS))),
-        **_host_steps(trace, request),
+            steps=steps,
+        step_ns=step_ns,
     )
 
 
@@ -320,18 +255,14 @@ def _outside(trace: Trace, request: Request) -> str:
     return f"{trace.name}: no GPU operation in the window; there are some from {first:,.3f} to {last:,.3f} ms"
 
 
-def _host_steps(trace: Trace, request: Request) -> dict[str, object]:
-    families = [rows for p in range(len(trace.processes)) for rows in marker_rows(trace, p, request.marker())]
-    if not families:
-        return {"steps": (), "step_ns": None}
-    rows = families[0]
-    steps = [
-        Step(trace.label(r), int(trace.start_ns[r]), int(trace.end_ns[r]), int(trace.end_ns[r])) for r in rows.tolist()
-    ]
-    return {
-        "steps": tuple(StepAdvice(s.name, s.start_ns, s.end_ns, 0, 0, None) for s in steps),
-        "step_ns": period_ns(steps),
-    }
+def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...], int | None]:
+    """Marked steps of the first process that has any, and their median period in ns."""
+    for process in range(len(trace.processes)):
+        for rows in marker_rows(trace, process, request.marker())[:1]:
+            spans = zip(rows.tolist(), trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
+            steps = [Step(trace.label(row), start, end, end) for row, start, end in spans]
+            return tuple(StepAdvice(s.name, s.start_ns, s.end_ns, 0, 0, None) for s in steps), period_ns(steps)
+    return (), None
 
 
 def _diagnostics(trace: Trace) -> str:

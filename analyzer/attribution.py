@@ -268,7 +268,7 @@ def _host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: _Calls
         left, pieces = _claim(left, threads, {t: _active(s) for t, s in host.segments.items()})
         for found, segments in pieces:
             yield _record_pieces(timeline, found, segments, blocking, calls)
-    if not (timeline.trace.kind == Kind.PYTHON).any():
+    if not timeline.trace.has_frames:
         holes = {t: _holes(timeline, s) for t, s in host.segments.items()}
         for threads in passes:
             left, pieces = _claim(left, threads, holes)
@@ -318,12 +318,15 @@ def _active(segments: Segments) -> Segments:
 def _holes(timeline: Timeline, segments: Segments) -> Segments:
     """Short holes between the records of a thread that records operators; the row is the record before."""
     start, end = segments.end[:-1], segments.start[1:]
-    short = (end > start) & (end - start <= HOLE_NS)
-    if not (timeline.trace.kind[segments.row] == Kind.OPERATOR).any():
-        short[:] = False
+    short = (end > start) & (end - start <= HOLE_NS) & _python_holes(timeline, segments)
     return Segments(
         start[short], end[short], segments.row[:-1][short], np.full(int(short.sum()), Doing.PYTHON, np.int8)
     )
+
+
+def _python_holes(timeline: Timeline, segments: Segments) -> bool:
+    """Holes of this thread are Python: it records operators, and nothing records frames."""
+    return not timeline.trace.has_frames and bool((timeline.trace.kind[segments.row] == Kind.OPERATOR).any())
 
 
 def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Int64:
@@ -354,20 +357,40 @@ for _doing, _cause in {
 def _record_pieces(
     timeline: Timeline, found: Overlaps, segments: Segments, blocking: Blocking, calls: _Calls
 ) -> Pieces:  # fmt: skip
-    row, doing = segments.row[found.right], segments.doing[found.right]
+    cause, modelled = _record_causes(
+        timeline, segments.row[found.right], segments.doing[found.right], found.end - found.start, blocking, calls
+    )
+    side = np.full(len(cause), HOST, np.int8)
+    return Pieces(found.start, found.end, found.left, cause, side, segments.row[found.right], modelled)
+
+
+def _record_causes(
+    timeline: Timeline, row: Int64, doing: Int8, ns: Int64, blocking: Blocking, calls: _Calls
+) -> tuple[Int8, Bool]:
+    """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
     cause = _BY_DOING[doing]
-    modelled = np.zeros(len(row), np.bool_)
     copy_call = doing == Doing.COPY_CALL
     cause[copy_call & np.isin(row, blocking.row)] = CODE["host-sync"]
-    staging = copy_call & (cause == CODE["launch-call"]) & (found.end - found.start > STAGING_NS)
+    staging = copy_call & (cause == CODE["launch-call"]) & (ns > STAGING_NS)
     cause[staging] = CODE["copy-staging"]
     first = (doing == Doing.CALL) & np.isin(row, np.fromiter(calls.slow_first, np.int64))
     cause[first] = CODE["module-load"]
     soft = doing == Doing.RANGE
     if timeline.trace.format == "nsight":  # an NVTX range says what the program was about, not that Python ran
         cause[soft] = CODE["host-unknown"]
-    modelled |= staging | first | soft
-    return Pieces(found.start, found.end, found.left, cause, np.full(len(row), HOST, np.int8), row, modelled)
+    return cause, staging | first | soft
+
+
+def causes_of_segments(timeline: Timeline, segments: Segments, blocking: Blocking) -> Int8:
+    """[k] the cause that each stretch of a thread's time is, should the device wait for it."""
+    ns = segments.end - segments.start
+    return _record_causes(timeline, segments.row, segments.doing, ns, blocking, _Calls(timeline))[0]
+
+
+def silent_cause(timeline: Timeline, segments: Segments, ns: Int64) -> Int8:
+    """[k] the cause of holes of these lengths between a thread's records."""
+    python = _python_holes(timeline, segments) & (ns <= HOLE_NS)
+    return np.where(python, CODE["python"], CODE["host-unknown"]).astype(np.int8)
 
 
 def _submitted_side(timeline: Timeline, gaps: Gaps, calls: _Calls, latency: int, explained: int) -> Iterable[Pieces]:

@@ -11,10 +11,11 @@ from importlib import metadata
 from pathlib import Path
 
 from analyzer.advice import Advice
-from analyzer.analysis import Request, advise_traces
+from analyzer.analysis import advise_traces
 from analyzer.errors import AdviseError, UnreadableTrace
 from analyzer.ingest import find_traces, read
 from analyzer.progress import Progress
+from analyzer.study import Request
 from analyzer.trace import Trace
 
 DESCRIPTION = """\
@@ -40,6 +41,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--step-marker", metavar="REGEX", help="ranges whose name matches are the steps")
     p.add_argument("--device", metavar="N", type=int, help="only this device ordinal")
     p.add_argument("--rank", metavar="N", type=int, help="only this rank")
+    p.add_argument(
+        "--what-if",
+        metavar="FIX,…",
+        help="replay with these fixes together, such as dataloader,host-sync: what they would save",
+    )
     p.add_argument("--version", action="version", version=f"advise {version()}")
     return p
 
@@ -70,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
-    request = Request(options.window, options.steps, options.step_marker, options.device, options.rank)
+    request = Request(options.window, options.steps, options.step_marker, options.device, options.rank, options.what_if)
     with Progress(sys.stderr) as progress:
         traces, errors = read_all([Path(p) for p in options.traces], progress)
         progress("analysing", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
@@ -34,7 +36,7 @@ def check_trace(trace: Trace) -> list[Note]:
 
 
 def check_device(
-    attribution: Attribution, window: Window, steps: list[Step], operations: Int64
+    attribution: Attribution, window: Window, steps: Sequence[Step], operations: Int64
 ) -> list[Note]:  # fmt: skip
     """Findings about one device's window."""
     timeline = attribution.timeline
@@ -167,7 +169,7 @@ def _clock_skew(timeline: Timeline, operations: Int64) -> Note | None:
     )
 
 
-def _single_step(steps: list[Step], window: Window) -> Note | None:
+def _single_step(steps: Sequence[Step], window: Window) -> Note | None:
     kept = [step for step in steps if step.left_out is None]
     if window.kind != "steps" or len(kept) != 1:
         return None

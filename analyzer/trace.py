@@ -205,6 +205,11 @@ class Trace:
         return np.asarray(matches, np.bool_)[self.name_code]
 
     @cached_property
+    def has_frames(self) -> bool:
+        """Python stacks were recorded."""
+        return bool((self.kind == Kind.PYTHON).any())
+
+    @cached_property
     def origin_ns(self) -> int:
         """Start of the first row; what times shown to people count from."""
         return int(self.start_ns[0]) if len(self) else 0

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.advice import Advice, DeviceAdvice
-from analyzer.analysis import Request, advise_traces
+from analyzer.analysis import advise_traces
+from analyzer.study import Request
 from analyzer.attribution import Attribution, attribute
 from analyzer.host import read_host
 from analyzer.ingest.chrome import parse

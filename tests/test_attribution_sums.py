@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from analyzer.advice import DeviceAdvice
-from analyzer.analysis import Request, advise_traces
+from analyzer.analysis import advise_traces
+from analyzer.study import Request
 from analyzer.errors import BadUsage, NothingToAnalyse
 from tests.build import (
     Event,

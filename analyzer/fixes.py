@@ -1,0 +1,241 @@
+"""Named fixes: what a recommendation changes in the graph, in a pessimistic and an optimistic form, and what it saves.
+
+A saving is the difference of two replays. Fixes are applied one after the other, each to the graph that the ones before
+left, so that together they never save the same time twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from analyzer.changes import (
+    Change,
+    captured,
+    overlapped,
+    regions,
+    scaled,
+    synchronisations,
+    together,
+    unnamed_wait_decides,
+    without_host,
+    without_waits,
+)
+from analyzer.graph import Graph
+from analyzer.host import Doing
+from analyzer.replay import replay, wall_ns
+from analyzer.summary import is_graph_launch
+from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET
+from analyzer.trace import Int64
+from analyzer.window import Window
+
+# Assumptions, each used only where the trace itself has no figure.
+GRAPH_LAUNCH_NS = 10_000  # one graph launch, when the trace has none to measure
+GRAPH_GAP_NS = 1_300  # between operations of a replay on H100 (document training-vs-inference, launch figures)
+LOADER_KEEPS = 0.8  # on four real pairs the new loader cost 4 to 8 % more than nothing
+PINNED_SPEEDUP = 2.0  # optimistic; measured pairs gave 1.1 to 1.8
+CONTENTION = (1.3, 1.1)  # slowdown of communication that runs beside compute, pessimistic and optimistic
+OVERLAP_SHARE = 0.5  # pessimistic share of what perfect overlap gives
+
+
+def unchanged(graph: Graph) -> Graph:
+    """No change."""
+    return graph
+
+
+def never_refuses(graph: Graph) -> str | None:
+    """Always possible."""
+    return None
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A change of the program, as changes of its graph."""
+
+    name: str
+    title: str
+    low: Change
+    """Pessimistic form."""
+    high: Change
+    """Optimistic form."""
+    low_share: float = 1.0
+    """Of what the pessimistic replay gives only this share is promised."""
+    refuses: Callable[[Graph], str | None] = never_refuses
+    """Why it cannot be priced on this graph, None where it can."""
+    assumes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Wall time that a fix takes away, ns: pessimistic and optimistic."""
+
+    low_ns: int
+    high_ns: int
+    wall_ns: int
+    """The unchanged replay's wall time."""
+
+    @property
+    def speedup(self) -> tuple[float, float]:
+        """Wall time before over after."""
+        return tuple(self.wall_ns / max(self.wall_ns - ns, 1) for ns in (self.low_ns, self.high_ns))  # type: ignore[return-value]
+
+
+def saving(graph: Graph, fixes: Sequence[Fix], window: Window, device: int) -> Saving:
+    """What these fixes save together; marginal savings of later ones on top of earlier ones.
+
+    Never more than the wall time, and the pessimistic form never more than the optimistic one.
+    """
+    before = wall_ns(replay(graph), window, device)
+    low_graph = high_graph = graph
+    low_wall, low = before, 0.0
+    for fix in fixes:
+        low_graph, high_graph = fix.low(low_graph), fix.high(high_graph)
+        wall = wall_ns(replay(low_graph), window, device)
+        low += max(low_wall - wall, 0) * fix.low_share
+        low_wall = min(low_wall, wall)
+    high = max(before - wall_ns(replay(high_graph), window, device), 0)
+    return Saving(int(min(low, high)), int(high), before)
+
+
+def host_fix(name: str, title: str, *causes: str, low_share: float = 1.0, assumes: tuple[str, ...] = ()) -> Fix:
+    """Host time of these causes goes away."""
+    return Fix(name, title, without_host(causes), without_host(causes), low_share, assumes=assumes)
+
+
+def plain_synchronisations(graph: Graph) -> Int64:
+    """Synchronisations that do not directly follow a copy on their thread: the host reads no value behind them."""
+    trace = graph.trace
+    syncs = synchronisations(graph)
+    host = graph.timelines[0].host
+    copies = np.flatnonzero(host.doing == Doing.COPY_CALL)
+    calls = np.flatnonzero((trace.kind == 1) & (host.doing != Doing.NOTHING))
+    plain = []
+    for row in syncs.tolist():
+        mine = calls[trace.thread[calls] == trace.thread[row]]
+        at = int(np.searchsorted(mine, row)) - 1
+        if at < 0 or mine[at] not in copies:
+            plain.append(row)
+    return np.array(plain, np.int64)
+
+
+def graph_launch_ns(graph: Graph) -> int:
+    """The trace's own median graph launch call, else the assumption."""
+    trace = graph.trace
+    rows = np.unique(trace.launch[graph.row])
+    own = [
+        int(trace.end_ns[r] - trace.start_ns[r]) for r in rows.tolist() if r >= 0 and is_graph_launch(trace.label(r))
+    ]
+    return int(np.median(own)) if own else GRAPH_LAUNCH_NS
+
+
+def _graphs(gap: bool) -> Change:
+    def change(graph: Graph) -> Graph:
+        gap_ns = min(GRAPH_GAP_NS, graph.queued_gap_ns, graph.graph_gap_ns) if gap else None
+        return captured(regions(graph), launch_ns=graph_launch_ns(graph), gap_ns=gap_ns)(graph)
+
+    return change
+
+
+def _refuses_graphs(graph: Graph) -> str | None:
+    if unnamed_wait_decides(graph):
+        return (
+            "communication runs on its own stream behind waits that the trace does not name, so what a graph would change "
+            "about them is unknown"
+        )
+    return None if regions(graph) else "no two launches follow each other without a synchronisation between them"
+
+
+def operations_of(graph: Graph, *classes: int) -> Int64:
+    """Operations (index into the graph's) of these classes of `analyzer.timeline`."""
+    rows = np.concatenate([t.row[np.isin(t.does, classes)] for t in graph.timelines])
+    return np.flatnonzero(np.isin(graph.row, rows))
+
+
+def copies_of(graph: Graph, direction: str | None = None, memory: str | None = None) -> Int64:
+    """Copies by direction and memory of the host's side."""
+    wanted = [
+        FIRST_COPY + i
+        for i, (d, m) in enumerate(COPIES)
+        if (direction is None or d == direction) and (memory is None or m == memory)
+    ]
+    return operations_of(graph, *wanted)
+
+
+def _pinned(speedup: float) -> Change:
+    """Pageable copies return at once, need no staging, and run in both directions at the same time."""
+
+    def change(graph: Graph) -> Graph:
+        pageable = copies_of(graph, memory="pageable")
+        calls = np.unique(graph.trace.launch[graph.row[pageable]])
+        graph = together(without_waits(calls.tolist()), without_host(["copy-staging"]))(graph)
+        graph = scaled(pageable, 1 / speedup)(graph)
+        back = np.intersect1d(pageable, copies_of(graph, "DtoH"))
+        return overlapped(back)(graph) if len(back) else graph
+
+    return change
+
+
+def _overlap(classes: Sequence[int], slowdown: float, *, independent: bool = False) -> Change:
+    def change(graph: Graph) -> Graph:
+        return overlapped(operations_of(graph, *classes), slowdown=slowdown, independent=independent)(graph)
+
+    return change
+
+
+def _refuses_without(classes: Sequence[int], what: str) -> Callable[[Graph], str | None]:
+    def refuses(graph: Graph) -> str | None:
+        return None if len(operations_of(graph, *classes)) else f"the trace has no {what}"
+
+    return refuses
+
+
+_COPIES = tuple(range(FIRST_COPY, SET))
+_FIXES = (
+    host_fix(
+        "dataloader", "the data loader keeps ahead of the GPU", "dataloader", low_share=LOADER_KEEPS,
+        assumes=("a faster loader still costs up to a fifth of what it cost (assumed from real pairs)",),
+    ),
+    Fix(
+        "host-sync", "no blocking synchronisation",
+        lambda graph: without_waits(plain_synchronisations(graph).tolist())(graph), without_waits(),
+        assumes=("pessimistic: synchronisations right after a copy stay, the host needs the value",),
+    ),
+    Fix(
+        "cuda-graphs", "launches captured as CUDA Graphs", _graphs(gap=False), _graphs(gap=True),
+        refuses=_refuses_graphs,
+        assumes=(
+            f"a graph launch costs {GRAPH_LAUNCH_NS / 1000:g} µs where the trace has none",
+            f"optimistic: operations of a replay follow after at most {GRAPH_GAP_NS / 1000:g} µs",
+        ),
+    ),
+    Fix(
+        "pinned-memory", "host buffers of copies are pinned", _pinned(1.0), _pinned(PINNED_SPEEDUP),
+        refuses=lambda graph: None if len(copies_of(graph, memory="pageable")) else "the trace has no pageable copies",
+        assumes=(
+            "pessimistic: both directions overlap at the trace's own rates",
+            f"optimistic: pinned copies run {PINNED_SPEEDUP:g} times as fast",
+        ),
+    ),
+    Fix(
+        "communication-overlap", "collectives run beside compute",
+        _overlap([COMMUNICATION], CONTENTION[0]), _overlap([COMMUNICATION], CONTENTION[1]), OVERLAP_SHARE,
+        refuses=_refuses_without([COMMUNICATION], "communication"),
+        assumes=(f"contention slows collectives by {CONTENTION[1]:g} to {CONTENTION[0]:g}", "half of perfect overlap at least"),
+    ),
+    Fix(
+        "copy-overlap", "copies run on a stream of their own", _overlap(_COPIES, 1.0), _overlap(_COPIES, 1.0, independent=True), OVERLAP_SHARE,
+        refuses=_refuses_without(_COPIES, "copies"),
+        assumes=("optimistic: nothing on the compute stream needs the copied data at once",),
+    ),
+    host_fix("allocator", "no device allocation in the loop", "allocator"),
+    host_fix("module-load", "modules loaded before the loop", "module-load"),
+    host_fix("compile", "compiled before the loop", "compile"),
+    host_fix("garbage-collection", "garbage collected outside the loop", "garbage-collection"),
+    host_fix(
+        "host-work", "the host launches at once what it launches now", "framework", "python", "launch-call", "host-unknown",
+        low_share=0.5, assumes=("pessimistic: half of the framework and Python time stays",),
+    ),
+)  # fmt: skip
+FIXES = {fix.name: fix for fix in _FIXES}

@@ -1,0 +1,733 @@
+"""The timeline as a graph: what each launch, return and operation waited for.
+
+Points are moments that can move: an operation's start, a call's start, the return of a call that waits, a step's mark. An
+edge says that its target comes at least so long after its source. The weights are nominal (the trace's medians for each
+kind of edge), so what a replay moves is explained by the graph and nothing else; an operation's delay that no edge explains
+is kept beside them and counted.
+
+    root ─host─> call ─host─> call ─host─> return      thread order, hand-over between threads
+                  │launch      │launch        ^block
+                  v            v              │
+                 op ──stream─> op ──stream─> op         stream order, graph replay, events, queue depth
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+
+from analyzer.attribution import CODE, SUBMITTED, Attribution, causes_of_segments, silent_cause
+from analyzer.host import Doing, Host
+from analyzer.intervals import Intervals, overlaps, remainder
+from analyzer.timeline import Blocking, Timeline
+from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
+
+
+class Point(IntEnum):
+    ROOT = 0  # the recording's start
+    OPERATION = 1
+    CALL = 2  # start of a call that launches or waits
+    RETURN = 3  # end of a call that waits
+    MARK = 4  # start or end of a step marker
+
+
+class Edge(IntEnum):
+    THREAD = 0  # host work between two calls of a thread
+    HANDOVER = 1  # host work after another thread handed over
+    LAUNCH = 2
+    STREAM = 3
+    GRAPH = 4  # inside one graph replay
+    EVENT = 5  # a stream waits for another one
+    BLOCK = 6  # a blocking call returns after its operation ended
+    QUEUE = 7  # a launch into a full queue returns when an operation starts
+    DISTANCE = 8  # an operation without a launch keeps its measured distance
+
+
+HANDOVER_HOLE_NS = 50_000  # a shorter hole on a thread is not a wait for another one
+QUEUE_IN_FLIGHT = (
+    500  # launches in flight from which a long launch call is taken for a full queue (the depth is about 1,022)
+)
+QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
+FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
+INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target."""
+
+    trace: Trace
+    timelines: tuple[Timeline, ...]
+    point: Int8
+    """[p] Point. Point 0 is the root."""
+    time_ns: Int64
+    """[p] measured."""
+    ref: Int64
+    """[p] index into the operations; row in the trace for calls, returns and marks; -1 for the root."""
+    source: Int64
+    """[e] point."""
+    target: Int64
+    """[e] point, ascending."""
+    weight_ns: Int64
+    """[e] without the duration of `after`."""
+    after: Int64
+    """[e] operation whose duration is to pass as well (the edge starts at its end), -1 for none."""
+    kind: Int8
+    """[e] Edge."""
+    modelled: Bool
+    """[e] inferred (no event names it, or a nominal weight) rather than read off a record."""
+    row: Int64
+    """[m] trace row of each operation; m operations of all devices."""
+    device: Int64
+    """[m] index into `timelines`."""
+    duration_ns: Int64
+    """[m]"""
+    delay_ns: Int64
+    """[m] wait that no edge explains; 0 for nearly all."""
+    host_edge: Int64
+    """[h] host time on edges, by cause: the edge it is part of, `host_cause` (index into IDLE), `host_ns`."""
+    host_cause: Int8
+    host_ns: Int64
+    operation_point: Int64
+    """[m] point of each operation's start."""
+    queued_gap_ns: int
+    """Nominal distance between operations of a stream; likewise inside a graph replay."""
+    graph_gap_ns: int
+    launch_ns: int
+    """Nominal time from launch call to operation."""
+
+    @cached_property
+    def first_edge(self) -> Int64:
+        """[p + 1] where each point's incoming edges begin."""
+        return np.searchsorted(self.target, np.arange(len(self.point) + 1))
+
+    @cached_property
+    def total_ns(self) -> Int64:
+        """[e] weight with durations and delays."""
+        total = self.weight_ns + np.where(self.after != NONE, self.duration_ns[self.after], 0)
+        of_operation = self.point[self.target] == Point.OPERATION
+        return total + np.where(of_operation, self.delay_ns[self.ref[self.target] * of_operation], 0)
+
+    @cached_property
+    def stream(self) -> Int64:
+        return self.trace.stream[self.row]
+
+    @cached_property
+    def call_point(self) -> dict[int, int]:
+        """Row of a call -> its point."""
+        at = np.flatnonzero(self.point == Point.CALL)
+        return dict(zip(self.ref[at].tolist(), at.tolist(), strict=True))
+
+    def edges(self, *kinds: Edge) -> Int64:
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
+
+@dataclass
+class _Edges:
+    """Edges being collected, in terms of provisional points."""
+
+    source: list[Int64]
+    target: list[Int64]
+    weight: list[Int64]
+    after: list[Int64]
+    kind: list[Int8]
+    modelled: list[Bool]
+
+    def add(
+        self, source: Int64, target: Int64, weight: Int64 | int, kind: Edge, *, after: Int64 | None = None,
+        modelled: bool = True,
+    ) -> None:  # fmt: skip
+        n = len(source)
+        self.source.append(np.asarray(source, np.int64))
+        self.target.append(np.asarray(target, np.int64))
+        self.weight.append(np.broadcast_to(np.asarray(weight, np.int64), n))
+        self.after.append(np.full(n, NONE, np.int64) if after is None else np.asarray(after, np.int64))
+        self.kind.append(np.full(n, kind, np.int8))
+        self.modelled.append(np.full(n, modelled, np.bool_))
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Calls that launch or wait, and step marks, by (thread, start): c of them."""
+
+    row: Int64
+    thread: Int64
+    start: Int64
+    end: Int64
+    waits: Bool
+    """[c] the call's return depends on the device, so it is a point of its own."""
+    mark: Bool
+
+
+def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None) -> Graph:
+    """The graph of one process from the attributions of its devices. `marks` are rows of step markers."""
+    timelines = tuple(a.timeline for a in attributions)
+    trace, host = timelines[0].trace, timelines[0].host
+    row = np.concatenate([t.row for t in timelines])
+    device = np.repeat(np.arange(len(timelines)), [len(t.row) for t in timelines])
+    order = np.argsort(row, kind="stable")
+    row, device = row[order], device[order]
+    start, end = trace.start_ns[row], trace.end_ns[row]
+    operations = _Operations(trace, row, device, start, end)
+    blocking = _all_blocking(attributions, operations)
+    queue = _queue_full(operations, trace)
+    calls = _collect_calls(
+        trace, host, operations, blocking, queue, marks if marks is not None else np.empty(0, np.int64)
+    )
+
+    # Provisional points: root, operations, call starts (marks among them), returns.
+    m, c = len(row), len(calls.row)
+    op_point = 1 + np.arange(m)
+    call_point = 1 + m + np.arange(c)
+    returns = np.flatnonzero(calls.waits)
+    return_point = np.full(c, NONE, np.int64)
+    return_point[returns] = 1 + m + c + np.arange(len(returns))
+
+    edges = _Edges([], [], [], [], [], [])
+    spans = _host_edges(trace, host, calls, call_point, return_point, edges)
+    nominal = _nominal(attributions, operations)
+    extra = _call_excess(attributions, operations)
+    _launch_edges(operations, calls, call_point, op_point, nominal, extra, edges)
+    _stream_edges(operations, op_point, nominal, edges)
+    _event_edges(trace, host, operations, op_point, edges)
+    _return_edges(operations, calls, blocking, queue, call_point, return_point, op_point, edges)
+    return _finish(
+        trace,
+        timelines,
+        operations,
+        calls,
+        edges,
+        spans,
+        nominal,
+        extra,
+        op_point,
+        call_point,
+        return_point,
+        attributions,
+    )
+
+
+@dataclass(frozen=True)
+class _Operations:
+    trace: Trace
+    row: Int64
+    device: Int64
+    start: Int64
+    end: Int64
+
+    @cached_property
+    def launch(self) -> Int64:
+        return self.trace.launch[self.row]
+
+    @cached_property
+    def linked(self) -> Bool:
+        return self.launch != NONE
+
+    @cached_property
+    def launch_start(self) -> Int64:
+        return np.where(self.linked, self.trace.start_ns[self.launch], self.start)
+
+    @cached_property
+    def lane(self) -> Int64:
+        """[m] device and stream as one number."""
+        key = np.stack([self.device, self.trace.stream[self.row]])
+        return np.unique(key, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+    @cached_property
+    def previous(self) -> Int64:
+        """[m] the operation before on the same lane, -1 for the first."""
+        order = np.argsort(self.lane, kind="stable")
+        previous = np.full(len(self.row), NONE, np.int64)
+        same = self.lane[order][1:] == self.lane[order][:-1]
+        previous[order[1:][same]] = order[:-1][same]
+        return previous
+
+    @cached_property
+    def graph(self) -> Bool:
+        """[m] one of several operations of a launch."""
+        linked = np.flatnonzero(self.linked)
+        _, inverse, count = np.unique(self.launch[linked], return_inverse=True, return_counts=True)
+        result = np.zeros(len(self.row), np.bool_)
+        result[linked] = count[inverse] > 1
+        return result
+
+    @cached_property
+    def first(self) -> Bool:
+        """[m] the first operation of its launch by start: the only one the host submits."""
+        linked = np.flatnonzero(self.linked)
+        result = np.zeros(len(self.row), np.bool_)
+        _, at = np.unique(self.launch[linked], return_index=True)
+        result[linked[at]] = True
+        return result
+
+
+def _all_blocking(attributions: Sequence[Attribution], operations: _Operations) -> Blocking:
+    """Blocking calls of all devices of the process, each once; and frees that waited for the device (inferred)."""
+    frees = _waiting_frees(attributions[0].timeline, operations)
+    row = np.unique(np.concatenate([*(a.blocking.row for a in attributions), frees]))
+    is_copy, busy = np.zeros(len(row), np.bool_), np.zeros(len(row), np.int64)
+    for a in attributions:
+        at = np.searchsorted(row, a.blocking.row)
+        is_copy[at] |= a.blocking.is_copy
+        busy[at] = np.maximum(busy[at], a.blocking.busy_ns)
+    return Blocking(row, is_copy, busy)
+
+
+def _waiting_frees(timeline: Timeline, operations: _Operations) -> Int64:
+    """Rows of calls that free memory and returned just after an operation that was running when they began."""
+    trace, host = timeline.trace, timeline.host
+    named = np.array(["free" in name.lower() for name in trace.names], np.bool_)
+    rows = np.flatnonzero(
+        (host.doing == Doing.ALLOCATOR) & np.isin(trace.thread, host.launching) & trace.name_mask(named)
+    )
+    target = _waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
+    waited = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
+    return rows[waited]
+
+
+def _queue_full(operations: _Operations, trace: Trace) -> Int64:
+    """Rows of launch calls that waited for room in the queue."""
+    linked = np.flatnonzero(operations.first & (trace.kind[operations.row] == Kind.KERNEL))
+    if len(linked) < QUEUE_IN_FLIGHT:
+        return np.empty(0, np.int64)
+    calls = operations.launch[linked]
+    begun = np.sort(trace.start_ns[calls])
+    started = np.sort(operations.start[linked])
+    in_flight = np.searchsorted(begun, trace.start_ns[calls]) - np.searchsorted(started, trace.start_ns[calls])
+    length = trace.end_ns[calls] - trace.start_ns[calls]
+    long = length > QUEUE_CALL_RATIO * np.percentile(length, 10)
+    return np.asarray(calls[long & (in_flight >= QUEUE_IN_FLIGHT)], np.int64)
+
+
+def _collect_calls(
+    trace: Trace, host: Host, operations: _Operations, blocking: Blocking, queue: Int64, marks: Int64
+) -> _Calls:  # fmt: skip
+    rows = np.unique(np.concatenate([operations.launch[operations.linked], blocking.row]))
+    threads = np.array(sorted({*host.launching, *trace.thread[rows].tolist()} - {NONE}), np.int64)
+    marks = marks[np.isin(trace.thread[marks], threads)]
+    waits = np.isin(rows, blocking.row) | np.isin(rows, queue)
+    row = np.concatenate([rows, marks, marks])
+    start = np.concatenate([trace.start_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
+    end = np.concatenate([trace.end_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
+    waits = np.concatenate([waits, np.zeros(2 * len(marks), np.bool_)])
+    mark = np.arange(len(row)) >= len(rows)
+    thread = trace.thread[row].astype(np.int64)
+    order = np.lexsort((np.arange(len(row)), ~mark, start, thread))
+    return _Calls(row[order], thread[order], start[order], end[order], waits[order], mark[order])
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The stretch of host time that each host edge stands for, in the order in which the edges were added."""
+
+    start: Int64
+    end: Int64
+    thread: Int64
+    group: Int8
+    """Those of one group and thread are disjoint."""
+
+
+def _host_edges(
+    trace: Trace, host: Host, calls: _Calls, call_point: Int64, return_point: Int64, edges: _Edges
+) -> _Spans:  # fmt: skip
+    """Thread order and hand-over; the first call of a thread is host work since the start."""
+    c = len(calls.row)
+    first = np.concatenate([[True], calls.thread[1:] != calls.thread[:-1]]) if c else np.empty(0, np.bool_)
+    before = np.arange(c) - 1
+    from_return = ~first & (return_point[before] != NONE)
+    source = np.where(first, 0, np.where(from_return, return_point[before], call_point[before]))
+    begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end[before], calls.start[before]))
+    giver = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end[before], begin)))
+    handed = giver != NONE
+    giver_returns = handed & (return_point[giver] != NONE)
+    from_giver = np.where(giver_returns, return_point[giver], call_point[giver])
+    giver_time = np.where(giver_returns, calls.end[giver], calls.start[giver])
+    keep = ~handed
+    edges.add(source[keep], call_point[keep], np.maximum(calls.start - begin, 0)[keep], Edge.THREAD, modelled=False)
+    edges.add(from_giver[handed], call_point[handed], np.maximum(calls.start - giver_time, 0)[handed], Edge.HANDOVER)
+    # Thread order still holds where another thread handed over: not before its own last call was done.
+    floor = handed & ~first
+    own = np.where(from_return, 0, calls.end[before] - calls.start[before])
+    edges.add(source[floor], call_point[floor], own[floor], Edge.THREAD, modelled=False)
+    start = np.concatenate([begin[keep], giver_time[handed], begin[floor]])
+    stop = np.concatenate([calls.start[keep], calls.start[handed], (begin + own)[floor]])
+    thread = np.concatenate([calls.thread[keep], calls.thread[handed], calls.thread[floor]])
+    group = np.repeat(np.arange(3), [int(keep.sum()), int(handed.sum()), int(floor.sum())]).astype(np.int8)
+    return _Spans(start, np.maximum(stop, start), thread, group)
+
+
+def _handovers(host: Host, calls: _Calls, since: Int64) -> Int64:
+    """[c] the call of another thread that handed over to this one, -1 for none.
+
+    A thread with a hole of over 50 µs, without operator or call in it, during which another launching thread made a
+    call, was waiting for that thread: autograd's workers, and the thread that waits for them.
+    """
+    giver = np.full(len(calls.row), NONE, np.int64)
+    by_start = np.argsort(calls.start, kind="stable")
+    for thread in np.unique(calls.thread).tolist():
+        mine = np.flatnonzero((calls.thread == thread) & ~calls.mark & (calls.start - since > HANDOVER_HOLE_NS))
+        others = by_start[(calls.thread[by_start] != thread) & ~calls.mark[by_start]]
+        if not len(mine) or not len(others) or thread not in host.segments:
+            continue
+        segments = host.segments[thread]
+        active = segments.where((segments.doing != Doing.WAITING) & (segments.doing != Doing.RANGE))
+        hole_start, hole_end = _last_hole(active.span, since[mine], calls.start[mine])
+        at = np.searchsorted(calls.start[others], hole_end, side="left") - 1
+        found = (hole_end - hole_start > HANDOVER_HOLE_NS) & (at >= 0)
+        found[found] = calls.start[others[at[found]]] >= hole_start[found]
+        giver[mine[found]] = others[at[found]]
+    return giver
+
+
+def _last_hole(busy: Intervals, start: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """[k] the last hole of over 50 µs between `start` and `end`, an empty one where there is none."""
+    lows = np.concatenate([[np.iinfo(np.int64).min], busy.end])
+    highs = np.concatenate([busy.start, [np.iinfo(np.int64).max]])
+    wide = np.flatnonzero(np.maximum(highs, lows) - np.where(lows < 0, lows // 2, lows) > HANDOVER_HOLE_NS)
+    at = wide[np.maximum(np.searchsorted(lows[wide], end, side="left") - 1, 0)]
+    low, high = np.maximum(lows[at], start), np.minimum(highs[at], end)
+    short = high - low <= HANDOVER_HOLE_NS  # cut short by `end`: look one hole further back
+    back = wide[np.maximum(np.searchsorted(lows[wide], end, side="left") - 2, 0)]
+    low = np.where(short, np.maximum(lows[back], start), low)
+    high = np.where(short, np.minimum(highs[back], end), high)
+    return low, np.maximum(high, low)
+
+
+@dataclass(frozen=True)
+class _Nominal:
+    launch: Int64
+    """[m] from launch call to operation, by what is launched."""
+    launch_ns: int
+    queued_ns: int
+    graph_ns: int
+    explained_ns: int
+
+
+def _nominal(attributions: Sequence[Attribution], operations: _Operations) -> _Nominal:
+    """The trace's own medians."""
+    trace = operations.trace
+    launch = np.zeros(len(operations.row), np.int64)
+    usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
+    fallback = int(np.median(usual)) if usual else 0
+    delay = operations.start - operations.launch_start
+    previous = operations.previous
+    idle = (
+        operations.first & ((previous == NONE) | (operations.end[previous] <= operations.launch_start)) & (delay >= 0)
+    )
+    closing = np.zeros(len(operations.row), np.bool_)
+    for a in attributions:
+        gaps = a.timeline.gaps
+        mine = gaps.interior & ~gaps.unlinked & (a.timeline.launch_start[gaps.closing] >= gaps.start)
+        closing[np.searchsorted(operations.row, a.timeline.row[gaps.closing[mine]])] = True
+    what = trace.kind[operations.row].astype(np.int64) * 2 + operations.graph
+    for group in np.unique(what).tolist():
+        mine = what == group
+        clean = mine & idle & closing & (delay <= 200_000)
+        launch[mine] = int(np.median(delay[clean])) if clean.any() else fallback
+    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
+    gap = operations.start - operations.end[previous]
+    inside = same_graph & (gap >= 0)
+    queued = [a.queued_gap_ns for a in attributions if a.queued_gap_ns is not None]
+    explained = max(a.explained_ns for a in attributions)
+    waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
+    waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
+    inside &= gap <= explained
+    queued_ns = int(np.median(gap[waiting])) if waiting.any() else (int(np.median(queued)) if queued else 0)
+    return _Nominal(launch, fallback, queued_ns, int(np.median(gap[inside])) if inside.any() else queued_ns, explained)
+
+
+def _call_excess(attributions: Sequence[Attribution], operations: _Operations) -> tuple[Int64, Int8, Int64]:
+    """(operation, cause, ns) for launch calls that ran on before their operation started: loading, staging, allocating."""
+    found: list[tuple[Int64, Int8, Int64]] = []
+    causes = [CODE[c] for c in ("launch-call", "module-load", "allocator", "copy-staging")]
+    for a in attributions:
+        pieces, gaps = a.pieces, a.timeline.gaps
+        at = np.flatnonzero((pieces.side == SUBMITTED) & np.isin(pieces.cause, causes))
+        closing = a.timeline.row[gaps.closing[pieces.gap[at]]]
+        found.append((np.searchsorted(operations.row, closing), pieces.cause[at], (pieces.end - pieces.start)[at]))
+    return tuple(np.concatenate(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def _launch_edges(
+    operations: _Operations, calls: _Calls, call_point: Int64, op_point: Int64, nominal: _Nominal,
+    extra: tuple[Int64, Int8, Int64], edges: _Edges,
+) -> None:  # fmt: skip
+    at = np.flatnonzero(operations.first)
+    place = np.argsort(np.where(calls.mark, NONE, calls.row), kind="stable")
+    call = place[np.searchsorted(np.where(calls.mark, NONE, calls.row)[place], operations.launch[at])]
+    late = np.zeros(len(operations.row), np.int64)
+    np.add.at(late, extra[0], extra[2])
+    edges.add(call_point[call], op_point[at], (nominal.launch + late)[at], Edge.LAUNCH)
+
+
+def _stream_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, edges: _Edges) -> None:
+    """Stream order; inside a replay also the node that ended last before; orphans keep their measured distance."""
+    previous = operations.previous
+    gap = operations.start - operations.end[previous]
+    orphan = ~operations.linked
+    first_orphan = orphan & (previous == NONE)
+    edges.add(
+        np.zeros(int(first_orphan.sum()), np.int64), op_point[first_orphan],
+        (operations.start - operations.trace.origin_ns)[first_orphan], Edge.DISTANCE,
+    )  # fmt: skip
+    at = np.flatnonzero(orphan & (previous != NONE))
+    edges.add(op_point[previous[at]], op_point[at], gap[at], Edge.DISTANCE, after=previous[at])
+    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
+    for mask, ns, kind in (
+        (~orphan & (previous != NONE) & ~same_graph, nominal.queued_ns, Edge.STREAM),
+        (~orphan & same_graph, nominal.graph_ns, Edge.GRAPH),
+    ):
+        at = np.flatnonzero(mask)
+        # An operation that overlaps its predecessor (programmatic dependent launch) keeps its overlap.
+        edges.add(
+            op_point[previous[at]], op_point[at], np.minimum(gap[at], ns), kind, after=previous[at], modelled=False
+        )
+    _branch_edges(operations, op_point, nominal, edges)
+
+
+def _branch_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, edges: _Edges) -> None:
+    """Nodes of a replay on several streams: each waits for the node of the replay that ended last before it started."""
+    at = np.flatnonzero(operations.graph & operations.linked)
+    if not len(at):
+        return
+    launch = operations.launch[at]
+    order = at[np.argsort(launch, kind="stable")]
+    bounds = np.flatnonzero(np.concatenate([[True], np.diff(operations.launch[order]) != 0, [True]]))
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        nodes = order[low:high]
+        if len(np.unique(operations.lane[nodes])) < 2:
+            continue
+        by_end = nodes[np.argsort(operations.end[nodes], kind="stable")]
+        k = np.searchsorted(operations.end[by_end], operations.start[nodes], side="right") - 1
+        source = by_end[np.maximum(k, 0)]
+        real = (k >= 0) & (source != operations.previous[nodes]) & (operations.start[source] < operations.start[nodes])
+        gap = operations.start[nodes] - operations.end[source]
+        edges.add(
+            op_point[source[real]], op_point[nodes[real]], np.minimum(gap, nominal.graph_ns)[real], Edge.GRAPH,
+            after=source[real],
+        )  # fmt: skip
+
+
+def _event_edges(trace: Trace, host: Host, operations: _Operations, op_point: Int64, edges: _Edges) -> None:
+    """A stream waits for an event: named by the recording, else everything earlier on the other streams."""
+    waits = _wait_calls(trace, host)
+    if not len(waits):
+        return
+    named = _named_waits(trace)
+    linked = np.flatnonzero(operations.first)
+    thread = trace.thread[operations.launch[linked]]
+    launch_start = operations.launch_start[linked]
+    for one in np.unique(trace.thread[waits]).tolist():
+        mine = linked[(thread == one)]
+        if not len(mine):
+            continue
+        begun = launch_start[thread == one]
+        order = np.argsort(begun, kind="stable")
+        mine, begun = mine[order], begun[order]
+        here = waits[trace.thread[waits] == one]
+        nxt = np.searchsorted(begun, trace.start_ns[here], side="left")
+        for call, k in zip(here.tolist(), nxt.tolist(), strict=True):
+            if k == len(mine):
+                continue
+            waiter = int(mine[k])
+            _add_wait(trace, operations, op_point, waiter, call, named.get(call), edges)
+
+
+def _wait_calls(trace: Trace, host: Host) -> Int64:
+    matches = np.array(["streamwaitevent" in name.lower() for name in trace.names], np.bool_)
+    return np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches) & np.isin(trace.thread, host.launching))
+
+
+def _named_waits(trace: Trace) -> dict[int, tuple[int, int]]:
+    """Wait call -> (stream it waits for, time of the record call), where the recording says both."""
+    if "wait_on_cuda_event_record_corr_id" not in trace.integers or "wait_on_stream" not in trace.integers:
+        return {}
+    by_correlation: dict[int, int] = {}
+    for row in trace.rows(Kind.CALL).tolist():
+        by_correlation.setdefault(int(trace.correlation[row]), row)
+    recorded = trace.integers["wait_on_cuda_event_record_corr_id"]
+    stream = trace.integers["wait_on_stream"]
+    found = {}
+    for row, record in zip(recorded.rows.tolist(), recorded.values.tolist(), strict=True):
+        call = by_correlation.get(int(trace.correlation[row]))
+        source = by_correlation.get(record)
+        if call is None or source is None or record > trace.correlation[row]:
+            continue  # -1 is unknown; an id from the future belongs to another session
+        found[call] = (stream.get(row), int(trace.start_ns[source]))
+    return found
+
+
+def _add_wait(
+    trace: Trace, operations: _Operations, op_point: Int64, waiter: int, call: int, named: tuple[int, int] | None,
+    edges: _Edges,
+) -> None:  # fmt: skip
+    before = trace.start_ns[call] if named is None else named[1]
+    until = int(np.searchsorted(operations.start, operations.start[waiter], side="left"))
+    recent = np.arange(max(0, until - 4096), until)
+    mine = recent[
+        (operations.device[recent] == operations.device[waiter])
+        & (operations.lane[recent] != operations.lane[waiter])
+        & (operations.launch_start[recent] < before)
+        & (operations.end[recent] <= operations.start[waiter])
+    ]
+    if named is not None:
+        mine = mine[trace.stream[operations.row[mine]] == named[0]]
+    if not len(mine):
+        return
+    _, last = np.unique(operations.lane[mine][::-1], return_index=True)
+    source = mine[::-1][last]
+    edges.add(
+        op_point[source], np.full(len(source), op_point[waiter]), 0, Edge.EVENT, after=source, modelled=named is None
+    )
+
+
+def _return_edges(
+    operations: _Operations, calls: _Calls, blocking: Blocking, queue: Int64, call_point: Int64, return_point: Int64,
+    op_point: Int64, edges: _Edges,
+) -> None:  # fmt: skip
+    """When a call that waits returns: its own cost at least, and after what it waits for."""
+    at = np.flatnonzero(calls.waits)
+    row, begin, end = calls.row[at], calls.start[at], calls.end[at]
+    is_copy = np.isin(row, blocking.row[blocking.is_copy])
+    is_queue = np.isin(row, queue) & ~np.isin(row, blocking.row)
+    target = np.full(len(at), NONE, np.int64)
+    target[is_copy] = _own_operation(operations, row[is_copy])
+    syncs = np.flatnonzero(~is_copy & ~is_queue)
+    target[syncs] = _waited_for(operations, begin[syncs], end[syncs])
+    # A launch into a full queue returns when the operation that started last before its return starts.
+    target[is_queue] = np.searchsorted(operations.start, end[is_queue], side="right") - 1
+    released = np.where(is_queue, operations.start[target], operations.end[target])
+    waited = (target != NONE) & (released > begin) & (released <= end)
+    cost = end - begin
+    idle = cost[~is_copy & ~is_queue & ~waited]
+    intrinsic = min(int(idle.min()) if len(idle) else INTRINSIC_SYNC_NS, INTRINSIC_SYNC_NS)
+    trace = operations.trace
+    usual = int(np.percentile(trace.end_ns[queue] - trace.start_ns[queue], 10)) if len(queue) else 0
+    cost = np.where(waited, np.minimum(cost, np.where(is_queue, usual, intrinsic)), cost)
+    edges.add(call_point[at], return_point[at], cost, Edge.THREAD, modelled=False)
+    for kind, mine in ((Edge.BLOCK, waited & ~is_queue), (Edge.QUEUE, waited & is_queue)):
+        passes = None if kind == Edge.QUEUE else target[mine]
+        edges.add(op_point[target[mine]], return_point[at[mine]], (end - released)[mine], kind, after=passes)
+
+
+def _own_operation(operations: _Operations, calls: Int64) -> Int64:
+    """[k] of the operations that a call submitted the one that ends last."""
+    linked = np.flatnonzero(operations.linked)
+    order = linked[np.lexsort((operations.end[linked], operations.launch[linked]))]
+    return np.asarray(order[np.searchsorted(operations.launch[order], calls, side="right") - 1], np.int64)
+
+
+def _waited_for(operations: _Operations, begin: Int64, end: Int64) -> Int64:
+    """[k] the operation a synchronisation waited for: launched before it, and of those the last to end before it
+    returned. -1 when all of them had ended before it began."""
+    by_end = np.argsort(operations.end, kind="stable")
+    ends = operations.end[by_end]
+    found = np.full(len(begin), NONE, np.int64)
+    last = np.searchsorted(ends, end, side="right") - 1
+    for i, k in enumerate(last.tolist()):
+        while k >= 0 and ends[k] > begin[i]:
+            if operations.launch_start[by_end[k]] < begin[i]:
+                found[i] = by_end[k]
+                break
+            k -= 1
+    return found
+
+
+def _finish(
+    trace: Trace, timelines: tuple[Timeline, ...], operations: _Operations, calls: _Calls, edges: _Edges, spans: _Spans,
+    nominal: _Nominal, extra: tuple[Int64, Int8, Int64], op_point: Int64, call_point: Int64, return_point: Int64,
+    attributions: Sequence[Attribution],
+) -> Graph:  # fmt: skip
+    """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
+    m, c = len(op_point), len(call_point)
+    returns = np.flatnonzero(calls.waits)
+    time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
+    point = np.concatenate(
+        [
+            [Point.ROOT],
+            np.full(m, Point.OPERATION),
+            np.where(calls.mark, Point.MARK, Point.CALL),
+            np.full(len(returns), Point.RETURN),
+        ]
+    ).astype(np.int8)
+    ref = np.concatenate([[NONE], np.arange(m), calls.row, calls.row[returns]])
+    # Equal times: operations, then returns, then calls; an operation never before its own launch.
+    key = time.copy()
+    rank = np.choose(point, [0, 1, 3, 2, 3])
+    key[op_point] = np.where(operations.first, np.maximum(operations.start, operations.launch_start), operations.start)
+    key[op_point] = _not_before_predecessors(operations, key[op_point])
+    late = operations.first & (operations.launch_start >= operations.start)
+    rank[op_point[late | (key[op_point] > operations.start)]] = 4
+    rank[0], key[0] = -1, min(int(key.min()), trace.origin_ns)
+    order = np.lexsort((np.arange(len(time)), rank, key))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    source, target = place[np.concatenate(edges.source)], place[np.concatenate(edges.target)]
+    columns = [np.concatenate(getattr(edges, name)) for name in ("weight", "after", "kind", "modelled")]
+    forward = source < target
+    number = np.flatnonzero(forward)
+    by_target = number[np.argsort(target[number], kind="stable")]
+    weight, after, kind, modelled = (column[by_target] for column in columns)
+    new_edge = np.full(len(source), NONE, np.int64)
+    new_edge[by_target] = np.arange(len(by_target))
+    host_edge, host_cause, host_ns = _host_time(trace, attributions[0], spans, new_edge)
+    launch_edge = np.full(m, NONE, np.int64)
+    launches = np.flatnonzero(kind == Edge.LAUNCH)
+    launch_edge[ref[order][target[by_target][launches]]] = launches
+    graph = Graph(
+        trace=trace, timelines=timelines, point=point[order], time_ns=time[order], ref=ref[order],
+        source=source[by_target], target=target[by_target], weight_ns=weight, after=after, kind=kind, modelled=modelled,
+        row=operations.row, device=operations.device, duration_ns=operations.end - operations.start,
+        delay_ns=np.zeros(m, np.int64),
+        host_edge=np.concatenate([host_edge, launch_edge[extra[0]]]),
+        host_cause=np.concatenate([host_cause, extra[1]]).astype(np.int8),
+        host_ns=np.concatenate([host_ns, extra[2]]),
+        operation_point=place[op_point], queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
+        launch_ns=nominal.launch_ns,
+    )  # fmt: skip
+    return replace(graph, delay_ns=_unexplained_delays(graph, nominal.explained_ns))
+
+
+def _not_before_predecessors(operations: _Operations, key: Int64) -> Int64:
+    """Where skewed clocks moved an operation behind its launch, those after it on its stream move with it."""
+    moved = np.flatnonzero(key > operations.start)
+    result = key.copy()
+    for lane in np.unique(operations.lane[moved]).tolist():
+        mine = np.flatnonzero(operations.lane == lane)
+        result[mine] = np.maximum.accumulate(key[mine])
+    return result
+
+
+def _host_time(
+    trace: Trace, attribution: Attribution, spans: _Spans, new_edge: Int64
+) -> tuple[Int64, Int8, Int64]:  # fmt: skip
+    """What the host did on each host edge, by cause."""
+    found = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
+    timeline = attribution.timeline
+    for thread, segments in timeline.host.segments.items():
+        causes = causes_of_segments(timeline, segments, attribution.blocking)
+        for group in range(3):
+            mine = np.flatnonzero((spans.thread == thread) & (spans.group == group) & (spans.end > spans.start))
+            mine = mine[np.argsort(spans.start[mine], kind="stable")]
+            span = Intervals(spans.start[mine], spans.end[mine])
+            met = overlaps(span, segments.span)
+            silent = remainder(span, met)
+            ns = silent.end - silent.start
+            found.append((new_edge[mine[met.left]], causes[met.right], met.end - met.start))
+            found.append((new_edge[mine[silent.left]], silent_cause(timeline, segments, ns), ns))
+    edge, cause, ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    keep = edge != NONE
+    return edge[keep], cause[keep], ns[keep]
+
+
+def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
+    """[m] how much later an operation started than its edges say, where that is more than noise."""
+    expected = np.full(len(graph.point), np.iinfo(np.int64).min)
+    np.maximum.at(expected, graph.target, graph.time_ns[graph.source] + graph.total_ns)
+    late = graph.time_ns[graph.operation_point] - expected[graph.operation_point]
+    late[expected[graph.operation_point] == np.iinfo(np.int64).min] = 0
+    return np.where(late > explained_ns, late, 0)

@@ -1,0 +1,144 @@
+"""The same work again: when everything would happen if a graph's edges were all that held it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from analyzer import compiled
+from analyzer.graph import Graph, Point
+from analyzer.trace import NONE, Int64
+from analyzer.window import Window
+
+TRUSTED = 0.05  # error and share of unexplained delays together; above it no saving is shown
+
+
+@dataclass(frozen=True)
+class Replay:
+    """When each point of a graph comes to pass."""
+
+    graph: Graph
+    time_ns: Int64
+    """[p]"""
+    by: Int64
+    """[p] the incoming edge that came last, -1 for the root and for what nothing holds back."""
+
+    @cached_property
+    def operation_start(self) -> Int64:
+        """[m] ns."""
+        return self.time_ns[self.graph.operation_point]
+
+    @cached_property
+    def operation_end(self) -> Int64:
+        return self.operation_start + self.graph.duration_ns
+
+
+def replay(graph: Graph) -> Replay:
+    """Each point as early as its edges allow."""
+    time = np.zeros(len(graph.point), np.int64)
+    by = np.full(len(graph.point), NONE, np.int64)
+    time[0] = graph.trace.origin_ns
+    compiled.call(
+        sweep_longest, len(graph.source), (graph.first_edge, graph.source, graph.total_ns, int(time[0])), (time, by)
+    )
+    return Replay(graph, time, by)
+
+
+def sweep_longest(first_edge: Any, source: Any, weight: Any, origin: int, time: Any, by: Any) -> None:
+    """Longest paths from the root over points in topological order. A point without an edge comes at the origin."""
+    time[0] = origin
+    edge = first_edge[1]
+    for point in range(1, len(first_edge) - 1):
+        last = first_edge[point + 1]
+        latest = origin
+        through = -1
+        while edge < last:
+            at = time[source[edge]] + weight[edge]
+            if at > latest or through < 0:
+                latest = at
+                through = edge
+            edge += 1
+        time[point] = latest
+        by[point] = through
+
+
+def wall_ns(done: Replay, window: Window, device: int) -> int:
+    """How long the window of one device (index into the graph's timelines) lasts in a replay.
+
+    `gpu`: from its first operation to the end of its last. Any other window: from where its start has moved to where its
+    end has, and not before the operations that ran in it are done.
+    """
+    graph = done.graph
+    mine = graph.device == device
+    if window.kind == "gpu":
+        return int(done.operation_end[mine].max() - done.operation_start[mine].min())
+    ran = mine & (graph.trace.end_ns[graph.row] <= window.end_ns) & (graph.trace.start_ns[graph.row] >= window.start_ns)
+    last = int(done.operation_end[ran].max()) if ran.any() else window.start_ns
+    return max(moved(done, window.end_ns, device), last) - moved(done, window.start_ns, device)
+
+
+def moved(done: Replay, instant: int, device: int) -> int:
+    """When an instant of the measured timeline comes to pass in a replay."""
+    graph = done.graph
+    marks = np.flatnonzero((graph.point == Point.MARK) & (graph.time_ns == instant))
+    if len(marks):
+        return int(done.time_ns[marks].max())
+    mine = graph.device == device
+    ends = np.flatnonzero(mine & (graph.trace.end_ns[graph.row] == instant))
+    if len(ends):
+        return int(done.operation_end[ends].max())
+    before = np.flatnonzero(graph.time_ns <= instant)
+    if not len(before):
+        return instant
+    last = int(before[-1])
+    return int(done.time_ns[last] + instant - graph.time_ns[last])
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far a replay can be believed."""
+
+    error: float
+    """(replayed − measured) / measured wall time of the unchanged window."""
+    unexplained: float
+    """Share of the wall time that rests on delays no edge explains."""
+
+    @property
+    def enough(self) -> bool:
+        """Savings may be shown."""
+        return abs(self.error) + self.unexplained <= TRUSTED
+
+
+def trust(done: Replay, window: Window, device: int) -> Trust:
+    """The error of the unchanged replay of a window, and what of the window no edge explains."""
+    wall = max(window.wall_ns, 1)
+    graph = done.graph
+    start = graph.trace.start_ns[graph.row]
+    mine = (graph.device == device) & (graph.delay_ns > 0) & (start > window.start_ns) & (start <= window.end_ns)
+    timeline = graph.timelines[device]
+    gaps = timeline.gaps
+    unexplained = 0
+    for operation in np.flatnonzero(mine).tolist():
+        at = int(np.searchsorted(gaps.end, start[operation]))
+        idle = (
+            int(gaps.end[at] - max(int(gaps.start[at]), window.start_ns))
+            if at < len(gaps) and gaps.end[at] == start[operation]
+            else 0
+        )
+        unexplained += min(int(graph.delay_ns[operation]), max(idle, 0))
+    return Trust((wall_ns(done, window, device) - wall) / wall, unexplained / wall)
+
+
+def step_ns(done: Replay, starts: Sequence[int]) -> int | None:
+    """Median start-to-start period of steps with these measured starts, in a replay."""
+    if len(starts) < 2:
+        return None
+    at = [
+        int(done.time_ns[np.flatnonzero((done.graph.point == Point.MARK) & (done.graph.time_ns == s))].max())
+        for s in starts
+    ]
+    return int(np.median(np.diff(at)))

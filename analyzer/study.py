@@ -1,0 +1,218 @@
+"""One device's window, ready to be asked: its attribution, its steps, its graph and what a fix would save."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from analyzer.attribution import START_UP, SUBMITTED, Attribution, attribute
+from analyzer.critical import CriticalPath, critical_path
+from analyzer.errors import BadUsage, NothingToAnalyse
+from analyzer.fixes import Fix, Saving, saving
+from analyzer.graph import Graph, build_graph
+from analyzer.health import CUT_NS, unexplained
+from analyzer.host import read_host
+from analyzer.replay import Replay, Trust, replay, trust
+from analyzer.summary import inside
+from analyzer.timeline import Timeline, timelines
+from analyzer.trace import Int64, Note, Process, Trace
+from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; None is the default of each."""
+
+    window: str | None = None
+    steps: str | None = None
+    step_marker: str | None = None
+    device: int | None = None
+    rank: int | None = None
+    what_if: str | None = None
+    """Names of fixes, comma-separated."""
+
+    def marker(self) -> re.Pattern[str] | None:
+        """`--step-marker` as a pattern: a regular expression matched from the name's start.
+
+        Raises:
+            BadUsage: not a regular expression.
+        """
+        if self.step_marker is None:
+            return None
+        try:
+            return re.compile(self.step_marker)
+        except re.error as error:
+            raise BadUsage(f"--step-marker {self.step_marker}: not a regular expression ({error})") from None
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process of a recording, with the attributions of all its devices. Its graph is built when first asked for."""
+
+    attributions: tuple[Attribution, ...]
+    marker: re.Pattern[str] | None = None
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What each operation and call of the process waited for."""
+        timeline = self.attributions[0].timeline
+        families = marker_rows(timeline.trace, timeline.process, self.marker)
+        return build_graph(self.attributions, np.unique(np.concatenate(families)) if families else None)
+
+    @cached_property
+    def unchanged(self) -> Replay:
+        """The graph replayed as it is."""
+        return replay(self.graph)
+
+
+@dataclass(frozen=True)
+class Study:
+    """One device's window."""
+
+    program: Program
+    index: int
+    """Of the device among the program's."""
+    window: Window
+    steps: tuple[Step, ...]
+    of_step: Int64
+    """[m] index into `steps` of each operation of the timeline; -1 for none."""
+    operations: Int64
+    """Operations of the timeline that run in the window."""
+    notes: tuple[Note, ...] = field(default=())
+
+    @property
+    def attribution(self) -> Attribution:
+        return self.program.attributions[self.index]
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.attribution.timeline
+
+    @property
+    def trace(self) -> Trace:
+        return self.timeline.trace
+
+    @property
+    def process(self) -> Process:
+        return self.trace.processes[self.timeline.process]
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+    @cached_property
+    def kept_steps(self) -> tuple[Step, ...]:
+        """Steps in the window."""
+        return tuple(step for step in self.steps if step.left_out is None)
+
+    @cached_property
+    def step_ns(self) -> int | None:
+        """Median start-to-start period of the kept steps; None without steps."""
+        return period_ns(self.steps)
+
+    @cached_property
+    def causes(self) -> dict[str, int]:
+        """ns of the window by cause."""
+        return self.attribution.by_cause(self.window.start_ns, self.window.end_ns)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """How far replays of this window can be believed."""
+        return trust(self.program.unchanged, self.window, self.index)
+
+    @cached_property
+    def critical_path(self) -> CriticalPath:
+        return critical_path(self.graph, self.window, self.index)
+
+    def saving(self, *fixes: Fix) -> Saving:
+        """What these fixes together take off the window's wall time."""
+        return saving(self.graph, fixes, self.window, self.index)
+
+
+def studies(trace: Trace, request: Request) -> tuple[list[Study], list[Note]]:
+    """A study of each device with operations that was asked for; notes of devices that have none in the window.
+
+    Raises:
+        NothingToAnalyse: a device, steps or a marker were asked for that the trace does not have.
+    """
+    marker = request.marker()
+    hosts = {p: read_host(trace, p, marker) for p in np.unique(trace.process[trace.operations]).tolist()}
+    lanes = timelines(trace, hosts)
+    found, notes = [], []
+    for process in hosts:
+        rank = trace.processes[process].rank
+        if request.rank is not None and rank not in (None, request.rank):
+            continue
+        program = Program(tuple(attribute(lane) for lane in lanes if lane.process == process), marker)
+        for index, attribution in enumerate(program.attributions):
+            if request.device in (None, attribution.timeline.device):
+                study = _study(program, index, request)
+                if len(study.operations):
+                    found.append(study)
+                else:
+                    device = attribution.timeline.device
+                    notes.append(Note("empty-window", f"device {device} ran nothing in the window and is left out", 1))
+    if not found and not notes and request.device is not None and len(trace.operations):
+        known = sorted(set(trace.device[trace.operations].tolist()))
+        raise NothingToAnalyse(f"{trace.name}: no operations on device {request.device}; it has devices {known}")
+    return found, notes
+
+
+def _study(program: Program, index: int, request: Request) -> Study:
+    attribution = program.attributions[index]
+    timeline, marker = attribution.timeline, program.marker
+    steps, of_step = find_steps(timeline, marker)
+    if marker is not None and not steps:
+        raise NothingToAnalyse(
+            f"{timeline.trace.name}: no range matching --step-marker {marker.pattern} launched work on device "
+            f"{timeline.device}"
+        )
+    steps = pick_steps(steps, request.steps, timeline.trace.name) if request.steps else leave_out(attribution, steps)
+    window = choose_window(timeline, steps, "steps" if request.steps else request.window)
+    operations = inside(timeline, window.start_ns, window.end_ns)
+    return Study(program, index, window, tuple(steps), of_step, operations)
+
+
+def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
+    """Mark a first step that is warm-up, and one whose front was cut away; a last step is kept whatever its length."""
+    if not steps:
+        return steps
+    first = steps[0]
+    if reason := _cut_front(attribution, first) or _warm_up(attribution, steps):
+        return [replace(first, left_out=reason), *steps[1:]]
+    return steps
+
+
+def _cut_front(attribution: Attribution, step: Step) -> str | None:
+    """The step begins with an operation that was submitted and waited for work the trace does not hold."""
+    timeline, pieces = attribution.timeline, attribution.pieces
+    if step.start_ns > timeline.span_ns[0]:
+        return None
+    ns, _ = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
+    cut = int(ns[pieces.side == SUBMITTED].sum())
+    if cut < CUT_NS:
+        return None
+    return f"its first operation waited {cut / 1e6:,.1f} ms for work that was cut away"
+
+
+def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
+    """Longer than 1.5 times the median of the others, and start-up causes fill the excess."""
+    if len(steps) < 2:
+        return None
+    starts = [step.start_ns for step in steps]
+    length = starts[1] - starts[0]
+    others = [*np.diff(starts[1:]).tolist(), steps[-1].end_ns - steps[-1].start_ns]
+    usual = float(np.median(others))
+    if length <= WARM_UP_RATIO * usual:
+        return None
+    causes = attribution.by_cause(starts[0], starts[1])
+    start_up = sum(causes.get(cause, 0) for cause in START_UP)
+    if start_up < (length - usual) / 2:
+        return None
+    return (
+        f"warm-up: {length / 1e6:,.1f} ms against a median of {usual / 1e6:,.1f} ms, "
+        f"{start_up / 1e6:,.1f} ms of it module loading, allocation or compiling"
+    )
