@@ -1,0 +1,107 @@
+"""How fast a large Nsight Systems export is read, against pandas.read_sql of the same columns, each in its own process.
+
+    python tests/benchmarks/bench_nsight.py [--rows 5000000] [--runs 3]
+
+Writes an export with a kernel table as wide as the recorder's, times every way in turn, and prints the best run of each.
+Compare the rows of one run with each other; the figures of different machines say little.
+"""
+
+import argparse
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Columns of the kernel table and what stands in row i.
+COLUMNS = {
+    "start": "1000000000 + i * 5000", "end": "1000000000 + i * 5000 + 2000 + i % 2000", "deviceId": "i % 2",
+    "contextId": "1", "greenContextId": "0", "streamId": "7 + i % 4", "correlationId": "i + 1",
+    "globalPid": "322757514493952", "demangledName": "1 + i % 200", "shortName": "201 + i % 200",
+    "mangledName": "NULL", "launchType": "1", "cacheConfig": "0", "registersPerThread": "32 + i % 64",
+    "gridX": "128 + i % 97", "gridY": "1", "gridZ": "1", "blockX": "256", "blockY": "1", "blockZ": "1",
+    "staticSharedMemory": "0", "dynamicSharedMemory": "1024 * (i % 5)", "localMemoryPerThread": "0",
+    "localMemoryTotal": "0", "gridId": "i", "sharedMemoryExecuted": "32768", "graphNodeId": "NULL",
+    "sharedMemoryLimitConfig": "0", "qmdBulkReleaseDone": "NULL", "qmdPreexitDone": "NULL", "qmdLastCtaDone": "NULL",
+    "graphId": "NULL", "clusterX": "0", "clusterY": "0", "clusterZ": "0", "clusterSchedulingPolicy": "0",
+    "maxPotentialClusterSize": "0", "maxActiveClusters": "0",
+}  # fmt: skip
+READ = (
+    "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "registersPerThread",
+    "staticSharedMemory", "dynamicSharedMemory", "graphNodeId", "graphId",
+    "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
+)  # fmt: skip
+TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+WAYS = {
+    "pandas.read_sql": f"""
+import pandas, sqlite3
+read = lambda path: pandas.read_sql("SELECT {", ".join(READ)} FROM {TABLE}", sqlite3.connect(path))
+""",
+    "these columns": f"""
+from pathlib import Path
+from analyzer.ingest.nsight_tables import BLOCK, GRID, RESOURCES
+from analyzer.ingest.sqlite_columns import Database
+columns = (*{READ[:7] + READ[10:12]!r}, RESOURCES, GRID, BLOCK)
+def read(path):
+    with Database(Path(path)) as database:
+        return database.integers("{TABLE}", columns)
+""",
+    "the whole trace": """
+from pathlib import Path
+from analyzer.ingest.nsight import read_nsight
+read = lambda path: read_nsight(Path(path))
+""",
+}
+RUN = """
+import resource, sys, time
+{way}
+start = time.perf_counter()
+kept = read(sys.argv[1])
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def make(path: Path, rows: int) -> None:
+    """An export with so many kernels."""
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = OFF")
+    db.execute(f"CREATE TABLE {TABLE} ({', '.join(f'{name} INTEGER' for name in COLUMNS)})")
+    db.execute(
+        f"WITH RECURSIVE count(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM count WHERE i < {rows - 1}) "
+        f"INSERT INTO {TABLE} SELECT {', '.join(COLUMNS.values())} FROM count"
+    )
+    db.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+    db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, f"void kernel<{i}>(float*)") for i in range(1, 401)])
+    db.commit()
+    db.close()
+
+
+def measure(way: str, path: Path) -> tuple[float, float]:
+    """Seconds to read, imports aside, and peak memory in MB."""
+    command = [sys.executable, "-c", RUN.format(way=way), str(path)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]).stdout
+    seconds, peak = out.split()
+    return float(seconds), int(peak) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "export.sqlite"
+        make(path, options.rows)
+        print(f"{options.rows:,} kernels, {len(COLUMNS)} columns, {path.stat().st_size / 1e6:,.0f} MB")
+        # In turn, so that a busy moment of the machine meets all of them.
+        runs = [{name: measure(way, path) for name, way in WAYS.items()} for _ in range(options.runs)]
+    best = {name: (min(run[name][0] for run in runs), min(run[name][1] for run in runs)) for name in WAYS}
+    slowest, largest = best["pandas.read_sql"]
+    print(f"{'':18}{'seconds':>9}{'times as fast':>15}{'peak MB':>10}{'of the memory':>15}")
+    for name, (seconds, peak) in best.items():
+        print(f"{name:18}{seconds:9.2f}{slowest / seconds:15.1f}{peak:10,.0f}{peak / largest:15.0%}")
+
+
+if __name__ == "__main__":
+    main()
