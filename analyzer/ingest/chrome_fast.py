@@ -1,7 +1,7 @@
 """Reads large Chrome-trace JSON into RawEvents: compiled, streamed and on several threads.
 
-One thread reads the text (and unpacks it) into chunks that it cuts where an event seems to begin; others parse the chunks
-into columns. That a chunk begins at an event is proved when its predecessor's parser stops exactly at its end. Where it
+One thread reads the text (and unpacks it) into chunks that it cuts where an event seems to begin; others parse the
+chunks into columns. That a chunk begins at an event is proved when its predecessor's parser stops exactly at its end. Where it
 does not, the rest is joined with the next chunk and parsed again, so where the cuts fall never changes the result.
 An event that the compiled parser does not know how to read goes to the one of `chrome`, which repairs or drops it.
 """
@@ -134,8 +134,16 @@ class _Columns:
 
     def arrays(self) -> tuple[Any, ...]:
         return (
-            self.phase, self.labels, self.times, self.int_row, self.int_key, self.int_value,
-            self.text_row, self.text_key, self.text_code, self.last,
+            self.phase,
+            self.labels,
+            self.times,
+            self.int_row,
+            self.int_key,
+            self.int_value,
+            self.text_row,
+            self.text_key,
+            self.text_code,
+            self.last,
         )
 
     def grown(self) -> "_Columns":
@@ -209,9 +217,7 @@ class _Worker:
         count = int(state[scan.N_INTEGERS])
         chunk.integers = _grouped(columns.int_key, columns.int_row, columns.int_value, count, len(INTEGERS), 0)
         count = int(state[scan.N_TEXTS])
-        chunk.texts = _grouped(
-            columns.text_key, columns.text_row, columns.text_code, count, len(TEXTS), len(INTEGERS)
-        )
+        chunk.texts = _grouped(columns.text_key, columns.text_row, columns.text_code, count, len(TEXTS), len(INTEGERS))
 
     def _odd(self, chunk: _Chunk) -> bool:
         """Read what the compiled parser could not, with the rules of `chrome`; False when the text ends in it."""
@@ -432,6 +438,8 @@ class _Reader:
             metadata = self._read_head(source)
             self._read_events(source)
             raw = self._columns(metadata)
+            if metadata is None and not raw.phase.any():
+                raise _CannotCope  # a list of what may be no events at all
             self._finish(raw, metadata, file)
         return raw
 
@@ -630,9 +638,7 @@ def _line(path: Path, position: int) -> int:
 
 
 # Integers in lists, in the spelling of `canonical`: nothing to decode.
-_INTEGER_LISTS = re.compile(
-    rb"(?:\[(?=[\[\]0-9-])|\](?=,|\]|\Z)|-?(?:0|[1-9][0-9]*)(?=,|\])|, (?=[\[0-9-]))+"
-)
+_INTEGER_LISTS = re.compile(rb"(?:\[(?=[\[\]0-9-])|\](?=,|\]|\Z)|-?(?:0|[1-9][0-9]*)(?=,|\])|, (?=[\[0-9-]))+")
 
 
 def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
