@@ -137,7 +137,7 @@ class Page:
 
     def _room(self, sizes: list[int], grow: int, indent: int) -> int:
         others = sum(sizes) - sizes[grow] + 2 * (len(sizes) - 1) + indent
-        return max(min(sizes[grow], self.width - others), 8)
+        return max(min(sizes[grow], self.width - others), min(sizes[grow], 8))
 
     def text(self) -> str:
         """All lines, each ended."""

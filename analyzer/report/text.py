@@ -14,7 +14,8 @@ from analyzer.attribution import Item
 from analyzer.kernels import readable
 from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
-from analyzer.verdict import RECORD_DEVICE, focus, largest_loss, record_host, share, where
+from analyzer.trace import Note
+from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, share, where
 
 __all__ = ["encodable", "render"]
 
@@ -25,7 +26,7 @@ LABELS = {
     "memset": "exposed memory sets",
     "dataloader": "data loader",
     "host-sync": "drained by synchronisations",
-    "dependency-wait": "streams waiting for each other",
+    "dependency-wait": "stream dependencies",
     "framework": "host preparing operators",
     "python": "host running Python",
     "launch-call": "host inside launch calls",
@@ -71,7 +72,7 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
         if len(advice.devices) > 1:
             _devices(page, advice, device)
             page.head("DETAIL", "of the device to look at first")
-        _device(page, device)
+        _device(page, device, advice)
         _memory(page, advice, device)
     else:
         _files(page, advice.traces)
@@ -100,10 +101,11 @@ def _labelled(page: Page, label: str, text: str, style: str = "") -> None:
     page.prose(text, " " * LABEL, style, first=pad(label, LABEL))
 
 
-def _device(page: Page, device: DeviceAdvice) -> None:
+def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     """Everything about one device, most important first."""
     _window(page, device)
-    _partition(page, device)
+    _what_if(page, advice)
+    _partition(page, device, advice.health)
     _gaps(page, device)
     _owners(page, "OPERATORS", device.operators, 5)
     _owners(page, "MODULES", _by_class(device.modules), 4)
@@ -140,7 +142,7 @@ def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None
     _labelled(page, "Steps", text)
 
 
-def _partition(page: Page, device: DeviceAdvice) -> None:
+def _partition(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None:
     """The wall time as bars: what the GPU did, and what it waited for when it did nothing."""
     page.head("WHERE THE TIME WENT", f"of {duration(device.wall_ns)}; measured unless marked modelled")
     chart = _Chart(page, device.wall_ns)
@@ -159,14 +161,39 @@ def _partition(page: Page, device: DeviceAdvice) -> None:
             f"Communication ran for {duration(device.communication_total_ns)}, "
             f"{duration(hidden) if hidden else 'none'} of it behind other work.", "  ", "dim",
         )  # fmt: skip
-    _hints(page, device)
+    if device.critical_path and device.wall_ns:
+        path = ", ".join(
+            f"{LABELS.get(cause, cause)} {share(ns, device.wall_ns)}" for cause, ns in device.critical_path[:4]
+        )
+        page.prose(f"Critical path: {path}.", "  ", "dim")
+    _hints(page, device, health)
 
 
-def _hints(page: Page, device: DeviceAdvice) -> None:
+def _what_if(page: Page, advice: Advice) -> None:
+    """What the fixes asked for would save together."""
+    if not advice.what_if:
+        return
+    page.head("WHAT IF", "replayed with the fixes together; pessimistic to optimistic")
+    for what in advice.what_if:
+        place = f"{clean(what.file)}, device {what.device}: " if len(advice.what_if) > 1 else ""
+        if what.saving_ns is None or what.speedup is None:
+            page.prose(f"{place}{', '.join(what.fixes)}: unknown", "    ", first="  ")
+        else:
+            (low, high), (slow, fast) = what.saving_ns, what.speedup
+            saves = f"saves {duration(low)} to {duration(high)}, {slow:.2f} to {fast:.2f} times as fast"
+            page.prose(f"{place}{', '.join(what.fixes)}: {saves}", "    ", first="  ")
+        for assumed in what.assumes:
+            page.prose(f"assumes {clean(assumed)}", "      ", first="    ")
+        for fix, why in what.refused:
+            page.prose(f"{clean(fix)} is not priced: {clean(why)}", "      ", first="    ")
+
+
+def _hints(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None:
     """How to record what the trace lacks, where that is worth it."""
     if device.ns_of("host-unknown") > NOT_RECORDED * device.wall_ns:
         page.prose(f"To see what the host did: {record_host(device)}.", "  ")
-    if device.ns_of("device-unknown") > NOT_RECORDED * device.wall_ns:
+    explained = any(note.code in FIRST_WORDS for note in health)  # a caveat says how, and better
+    if not explained and device.ns_of("device-unknown") > NOT_RECORDED * device.wall_ns:
         page.prose(f"To see what the GPU waited for: {RECORD_DEVICE}.", "  ")
 
 
@@ -228,7 +255,8 @@ def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
             chart.row(indent + GROUPS.get(category, category), _sum(members), style)
             indent = "    "
         for label, same in sorted(causes.items(), key=lambda pair: -_sum(pair[1])):
-            chart.row(indent + label, _sum(same), STYLE_OF.get(same[0].when, style), _note(same))
+            shown = label.replace("exposed copies ", "exposed ") if len(causes) > 1 else label
+            chart.row(indent + shown, _sum(same), STYLE_OF.get(same[0].when, style), _note(same))
     if small:
         chart.row(f"  {len(small)} smaller causes", _sum(small), style)
 
@@ -261,7 +289,7 @@ def _note(items: Sequence[Item]) -> str:
 
 def _gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
     """The longest stretches without work, what the host did in them, and the line of Python behind it."""
-    gaps = [gap for gap in device.gaps if gap.ns > 0][:count]
+    gaps = [gap for gap in device.gaps if gap.ns > SMALL * device.wall_ns][:count]
     if not gaps:
         return
     page.head("LARGEST GAPS", "and where they are, from the window's start")
@@ -275,7 +303,7 @@ def _gap(gap: Gap, device: DeviceAdvice) -> str:
     parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
     did = ", ".join(f"{LABELS.get(part.cause, part.cause)} {duration(part.ns)}" for part in parts)
     seen = next((_short_evidence(part.evidence) for part in parts if part.evidence), "")
-    text = f"at {ms(gap.start_ns - device.start_ns, decimals(device.wall_ns))} ms: {did}"
+    text = f"at {(gap.start_ns - device.start_ns) / 1e6:,.{decimals(device.wall_ns)}f} ms: {did}"
     text += f"; in {seen}" if seen else ""
     text += f"; then {_cut(clean(gap.closed_by), 40)}" if gap.closed_by else ""
     if gap.python and gap.python != next((part.evidence for part in parts if part.evidence), ""):
@@ -327,7 +355,7 @@ def _of(count: int, everything: Sequence[object]) -> str:
     return f"{count} of {len(everything)}; " if len(everything) > count else ""
 
 
-def _kernels(page: Page, device: DeviceAdvice, count: int = 8) -> None:
+def _kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
     """The kernels with the most time, and the time by class."""
     kernels = device.kernels_by_name
     if not kernels:
@@ -365,18 +393,22 @@ def _copies(page: Page, copies: Sequence[CopyTime]) -> None:
     if not copies:
         return
     whole = sum(copy.ns for copy in copies)
-    page.head("COPIES", "time summed over streams; MB = 10^6 bytes")
+    page.head("COPIES", "time summed over streams; GB = 10^9 bytes")
     rows = [
-        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), _megabytes(copy), _bandwidth(copy))
+        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), _moved(copy), _bandwidth(copy))
         for copy in copies
     ]
-    page.table(rows, ("kind", "calls", "ms", "MB", "GB/s"))
+    page.table(rows, ("kind", "calls", "ms", "size", "GB/s"))
 
 
-def _megabytes(copy: CopyTime) -> str:
+def _moved(copy: CopyTime) -> str:
+    """Bytes in decimal units, as bandwidth counts them."""
     if copy.bytes is None:
         return "unknown"
-    return f"{copy.bytes / 1e6:,.1f}" if copy.bytes >= 1e5 or not copy.bytes else "<0.1"
+    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if copy.bytes >= one:
+            return f"{copy.bytes / one:,.1f} {unit}"
+    return f"{copy.bytes} B"
 
 
 def _bandwidth(copy: CopyTime) -> str:
@@ -404,7 +436,7 @@ def _launches(page: Page, device: DeviceAdvice) -> None:
     page.prose(f"The host waited in {_waits(device)}.", "  ")
     latency = duration(device.launch_latency_ns) if device.launch_latency_ns else "unknown"
     queued = "unknown" if device.queued_gap_ns is None else duration(device.queued_gap_ns)
-    page.prose(f"Medians: launch call to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
+    page.prose(f"Medians: launch to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
 
 
 def _waits(device: DeviceAdvice) -> str:
@@ -438,7 +470,7 @@ def _use(use: MemoryUse) -> str:
     if use.peak_reserved:
         parts.append(f"{size(use.peak_reserved)} reserved")
     if use.baseline is not None:
-        parts.append(f"{size(use.baseline)} before the first event")
+        parts.append(f"{size(use.baseline)} at the start")
     return f"{place}: {', '.join(parts)}."
 
 
@@ -491,7 +523,7 @@ def _straggler(devices: Sequence[DeviceAdvice]) -> str:
         return ""
     return (
         f"{where(last).capitalize()} spends {duration(last.communication_total_ns)} in communication, the others "
-        f"{duration(round(others))} (median): it comes last, and they wait for it."
+        f"{duration(round(others))} (median): it seems to come last, and the others to wait for it."
     )
 
 

@@ -1,0 +1,120 @@
+"""The sentence that comes first."""
+
+import pytest
+
+from analyzer.attribution import CATEGORIES, Item
+from analyzer.trace import Note
+from analyzer.verdict import CAUSES, LOSSES, focus, share, verdict, where
+from tests.advices import MS, device, host
+
+KERNELS = Item("compute", "unmodelled", "measured", None, "", 50 * MS)
+
+
+def idle(cause: str, ns: int, detail: str = "", side: str = "host") -> Item:
+    return Item("idle", cause, "measured", side, detail, ns * MS)
+
+
+def copied(kind: str, ns: int) -> Item:
+    return Item("copy", "exposed-copy", "measured", None, kind, ns * MS)
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"),
+    [
+        (
+            (KERNELS, idle("dataloader", 30), idle("python", 20)),
+            "GPU busy 50.0 % of 100.0 ms; the largest loss is the data loader: 30.0 % (30.0 ms over 2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, idle("framework", 40), idle("python", 10)),
+            "GPU busy 50.0 % of 100.0 ms; the largest loss is launch overhead, mostly the host preparing operators: "
+            "50.0 % (50.0 ms over 2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, idle("framework", 20), idle("python", 20), idle("launch-call", 10)),
+            "GPU busy 50.0 % of 100.0 ms; the largest loss is launch overhead, mostly the host preparing operators and "
+            "the host running Python: 50.0 % (50.0 ms over 2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, copied("HtoD pageable", 50)),
+            "GPU busy 100.0 % of 100.0 ms; the largest loss is HtoD pageable copies that no kernel hides: 50.0 % "
+            "(50.0 ms over 2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, copied("HtoD pageable", 25), copied("DtoH pinned", 25)),
+            "GPU busy 100.0 % of 100.0 ms; the largest loss is copies that no kernel hides: 50.0 % (50.0 ms over 2 "
+            "steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, idle("host-sync", 50, "blocking copy")),
+            "GPU busy 50.0 % of 100.0 ms; the largest loss is the GPU drained by blocking copies: 50.0 % (50.0 ms over "
+            "2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, idle("module-load", 40), idle("compile", 10)),
+            "GPU busy 50.0 % of 100.0 ms; the largest loss is host stalls, mostly loading modules: 50.0 % (50.0 ms over "
+            "2 steps of 50.0 ms).",
+        ),
+        ((KERNELS, idle("python", 1)), "GPU busy 98.0 % of 51.0 ms, nearly all of it in kernels: what to gain lies inside them."),
+        (
+            (KERNELS, idle("host-unknown", 50)),
+            "GPU busy 50.0 % of 100.0 ms; in 50.0 % the host did what was not recorded: record Python stacks once "
+            "(with_stack=True; with nsys --python-sampling=true).",
+        ),
+        (
+            (KERNELS, idle("device-unknown", 50, side="unlinked")),
+            "GPU busy 50.0 % of 100.0 ms; in 50.0 % the GPU waited for what was not recorded: record from before the "
+            "first launch until the GPU is done.",
+        ),
+    ],
+)  # fmt: skip
+def test_the_largest_loss_in_one_sentence(items: tuple[Item, ...], sentence: str) -> None:
+    assert verdict([device(items)], None, []) == sentence
+
+
+def test_what_was_not_recorded_comes_first() -> None:
+    note = Note("cut", "40.0 ms wait for work that the trace does not hold; do not call this time idle", 1)
+    of = device((KERNELS, idle("device-unknown", 40, side="submitted")))
+    assert verdict([of], None, [note]) == (
+        "Not all GPU work was recorded: 40.0 ms wait for work that the trace does not hold."
+    )
+    little = device((KERNELS, idle("device-unknown", 1, side="submitted"), idle("python", 9)))
+    assert verdict([little], None, [note]).startswith("GPU busy")
+
+
+def test_without_gpu_work() -> None:
+    assert verdict([], host(), []) == (
+        "No GPU work was recorded in these 100.0 ms; what follows is the host's side alone."
+    )
+
+
+def test_how_to_record_the_host_depends_on_the_recorder() -> None:
+    items = (KERNELS, idle("host-unknown", 50))
+    assert "ProfilerActivity.CPU" in verdict([device(items, operators=())], None, [])
+    assert "NVTX" in verdict([device(items, operators=(), process=7)], None, [])
+
+
+def test_the_rank_that_holds_the_others_up_is_looked_at() -> None:
+    waits = device((KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)), rank=0)
+    late = device((KERNELS, idle("dataloader", 49)), rank=1)
+    short = device((idle("dataloader", 60),), rank=2)
+    assert focus([waits, late, short]) is late
+    assert verdict([waits, late, short], None, []).startswith("rank 1 device 0: GPU busy")
+
+
+def test_every_cause_has_words() -> None:
+    assert CAUSES.keys() == CATEGORIES.keys()
+    assert LOSSES.keys() | {"kernel-time", "unattributed"} == set(CATEGORIES.values())
+
+
+@pytest.mark.parametrize(
+    ("ns", "wall", "text"),
+    [(0, 10, "0.0 %"), (1, 10**6, "<0.1 %"), (999_999, 10**6, ">99.9 %"), (10, 10, "100.0 %"), (1, 0, "0 %")],
+)
+def test_a_part_is_never_all_or_nothing(ns: int, wall: int, text: str) -> None:
+    assert share(ns, wall) == text
+
+
+def test_where_a_device_is() -> None:
+    assert where(device()) == "device 0"
+    assert where(device(rank=3, process=7, gpu=2)) == "rank 3 process 7 device 0 (GPU 2)"
