@@ -178,6 +178,12 @@ def test_the_numbers_of_an_enumeration_are_the_exports_own(tmp_path: Path) -> No
     assert labels(trace, Kind.COPY, Kind.SET) == ["Memcpy DtoH (Device -> Pageable)", "Memset (Device Static)"]
 
 
+def test_an_enumeration_without_names_changes_nothing(tmp_path: Path) -> None:
+    copy = {**kernel(0, 10), "bytes": 1, "copyKind": 1, "srcKind": 0, "dstKind": 2}
+    trace = read(tmp_path, {}, _MEMCPY=[copy], ENUM_CUDA_MEMCPY_OPER=[{"id": 1, "label": "?"}])
+    assert labels(trace, Kind.COPY) == ["Memcpy HtoD (Pageable -> Device)"]
+
+
 def test_a_copy_between_devices_names_them(tmp_path: Path) -> None:
     copy = {**kernel(0, 10), "bytes": 1, "copyKind": 10, "srcKind": 2, "dstKind": 2, "srcDeviceId": 0, "dstDeviceId": 3}
     trace = read(tmp_path, {}, _MEMCPY=[copy, {**copy, "start": 20, "end": 30, "dstDeviceId": 0}])

@@ -250,7 +250,8 @@ class Reader:
         labels = dict(fallback)
         for (ids,), (names,) in self.source.batches(table, ("id",), ("name",)):
             for number, name in zip(ids.tolist(), names, strict=True):
-                labels[number] = change(name.decode("utf-8", "replace"))
+                if name:
+                    labels[number] = change(name.decode("utf-8", "replace"))
         return labels
 
     def _shapes(self, packed: Int64) -> Sparse:
