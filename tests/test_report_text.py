@@ -12,7 +12,7 @@ from analyzer.advice import WhatIf
 from analyzer.attribution import CATEGORIES, Item
 from analyzer.report.terminal import bar, clean, clip, columns, encodable, wrapped
 from analyzer.report.text import GROUPS, LABELS, duration, ms, render, size
-from analyzer.summary import CopyTime, Gap, GapPart, KernelTime, MemoryUse, OwnerTime
+from analyzer.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 from tests.advices import MS, advice, device, host
 
@@ -170,6 +170,20 @@ def test_what_fixes_would_save() -> None:
         "  run.json, device 1: graph: unknown",
         "    graph is not priced: no repetition",
     ]
+
+
+def test_launches_and_operations_that_lack_each_other() -> None:
+    lines = section(shown(device(launches=Launches(30, 20, 10, 1, 2, 8))), "LAUNCHES")
+    assert lines[1:4] == [
+        "  20 calls launched 20 operations; 10 more calls have no operation in the trace;",
+        "  1 operation without a call.",
+        "  2 of them replayed a graph, 8 operations in all.",
+    ]
+
+
+def test_notes_of_one_kind_share_a_line() -> None:
+    lines = shown(device(), health=(Note("cut", "1 ms", 1), Note("cold", "slow", 1), Note("cut", "2 ms", 1)))
+    assert section(lines, "CAVEATS")[1:] == ["  cut (2): 1 ms (and 1 note like it)", "  cold: slow"]
 
 
 def test_left_out_steps_say_why() -> None:

@@ -422,11 +422,12 @@ def _launches(page: Page, device: DeviceAdvice) -> None:
     """How the work was submitted, and what the host waited for."""
     page.head("LAUNCHES")
     launches = device.launches
-    text = f"{launches.calls:,} calls launched {device.operations - launches.operations_without_launch:,} operations"
+    linked = device.operations - launches.operations_without_launch
+    text = f"{_count(launches.linked, 'call')} launched {_count(linked, 'operation')}"
     if launches.without_operation:
-        text += f"; {launches.without_operation:,} of the calls have no operation in the trace"
+        text += f"; {launches.without_operation:,} more calls have no operation in the trace"
     if launches.operations_without_launch:
-        text += f"; {launches.operations_without_launch:,} operations have no call"
+        text += f"; {_count(launches.operations_without_launch, 'operation')} without a call"
     page.prose(f"{text}.", "  ")
     if launches.graph_launches:
         page.prose(
@@ -579,9 +580,14 @@ def _caveats(page: Page, advice: Advice) -> None:
     page.head("CAVEATS")
     for error in advice.errors:
         page.prose(f"not read: {clean(error)}", "    ", "warn", first="  ")
+    alike: dict[str, list[Note]] = defaultdict(list)
     for note in advice.health:
-        count = f" ({note.count:,})" if note.count != 1 else ""
-        page.prose(f"{clean(note.code)}{count}: {clean(note.message)}", "    ", first="  ")
+        alike[note.code].append(note)
+    for code, notes in alike.items():
+        count = sum(note.count for note in notes)
+        more = f" (and {_count(len(notes) - 1, 'note')} like it)" if len(notes) > 1 else ""
+        number = f" ({count:,})" if count != 1 else ""
+        page.prose(f"{clean(code)}{number}: {clean(notes[0].message)}{more}", "    ", first="  ")
 
 
 def duration(ns: int) -> str:
