@@ -450,7 +450,7 @@ def refusal(path: Path) -> str:
     with pytest.raises(UnreadableTrace) as caught:
         read_nsight(path)
     message = str(caught.value)
-    assert message.startswith(path.name + ": ")
+    assert message.startswith(f"{path}: ")
     assert "\n" not in message
     return message
 

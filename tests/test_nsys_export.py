@@ -73,7 +73,7 @@ def test_without_nsys_the_command_is_told(report: Path, monkeypatch: pytest.Monk
     with pytest.raises(UnreadableTrace) as caught:
         read_nsight(report)
     message = str(caught.value)
-    assert message.startswith("my run.nsys-rep: a report of Nsight Systems 2026.2.1.210, ")
+    assert message.startswith(f"{report}: a report of Nsight Systems 2026.2.1.210, ")
     command = shlex.split(message[message.index("nsys export") :])
     assert command == [
         "nsys",
@@ -123,7 +123,7 @@ def test_an_export_that_fails(
     install(tmp_path, monkeypatch, body)
     with pytest.raises(UnreadableTrace) as caught:
         read_nsight(report)
-    assert str(caught.value).startswith("my run.nsys-rep: ")
+    assert str(caught.value).startswith(f"{report}: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert list(temporary.iterdir()) == []

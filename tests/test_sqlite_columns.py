@@ -158,7 +158,7 @@ def test_damage_deep_in_a_table_is_one_line(make: Make) -> None:
     for page in range(2, len(content) // 4096):
         content[page * 4096 : page * 4096 + 8] = b"\xee" * 8
     path.write_bytes(content)
-    with pytest.raises(UnreadableTrace, match=r"^t\.sqlite: the SQLite database is damaged") as caught:
+    with pytest.raises(UnreadableTrace, match=r"t\.sqlite: the SQLite database is damaged") as caught:
         integers(path, "a")
     assert "\n" not in str(caught.value)
 

@@ -37,11 +37,11 @@ def read_nsight(path: Path, progress: Progress | None = None) -> Trace:
     """
     if path.is_dir():
         if not is_parquet_export(path):
-            raise UnreadableTrace(f"{path.name}: a folder without the tables of an Nsight Systems export")
+            raise UnreadableTrace(f"{path}: a folder without the tables of an Nsight Systems export")
         with ParquetFolder(path) as folder:
             return to_trace(folder, path)
     if is_report(path):
-        with exported(path, progress) as export, Database(export, path.name) as database:
+        with exported(path, progress) as export, Database(export, str(path)) as database:
             return to_trace(database, path)
     with Database(path) as database:
         return to_trace(database, path)

@@ -46,7 +46,7 @@ def exported(path: Path, progress: Callable[[str], None] | None = None) -> Itera
     if nsys is None:
         target = shlex.quote(str(path.with_suffix(".sqlite")))
         raise UnreadableTrace(
-            f"{path.name}: {what}, and nsys is not on the PATH to export it; run where it is installed: "
+            f"{path}: {what}, and nsys is not on the PATH to export it; run where it is installed: "
             f"nsys export --type sqlite --output {target} {shlex.quote(str(path))}"
         )
     with tempfile.TemporaryDirectory(prefix="advise-") as folder:
@@ -55,7 +55,7 @@ def exported(path: Path, progress: Callable[[str], None] | None = None) -> Itera
             progress(f"{path.name}: exporting {what} to SQLite")
         _run([nsys, "export", "--type", "sqlite", "--output", str(target_path), str(path.absolute())], path, what)
         if not target_path.is_file():
-            raise UnreadableTrace(f"{path.name}: {what}; nsys export ended well but wrote no file; export it by hand")
+            raise UnreadableTrace(f"{path}: {what}; nsys export ended well but wrote no file; export it by hand")
         yield target_path
 
 
@@ -63,12 +63,12 @@ def _run(command: list[str], path: Path, what: str) -> None:
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except OSError as error:
-        raise UnreadableTrace(f"{path.name}: {what}; nsys cannot be run: {error.strerror or error}") from error
+        raise UnreadableTrace(f"{path}: {what}; nsys cannot be run: {error.strerror or error}") from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
         reason = said[-1].strip() if said else f"exit code {done.returncode}"
         raise UnreadableTrace(
-            f"{path.name}: {what}; nsys export failed ({reason}); an nsys at least as new as the report is needed"
+            f"{path}: {what}; nsys export failed ({reason}); an nsys at least as new as the report is needed"
         )
 
 

@@ -32,9 +32,9 @@ class ParquetFolder:
             parquet: Any = import_module("pyarrow.parquet")
         except ImportError as error:
             raise UnreadableTrace(
-                f"{path.name}: a Parquet export needs pyarrow: pip install pyarrow (or export with --type sqlite)"
+                f"{path}: a Parquet export needs pyarrow: pip install pyarrow (or export with --type sqlite)"
             ) from error
-        self.file, self._arrow = path.name, pyarrow
+        self.file, self._arrow = str(path), pyarrow
         self._files: dict[str, Any] = {}
         self.tables: dict[str, frozenset[str]] = {}
         for file in sorted(path.glob("*" + SUFFIX)):

@@ -32,7 +32,7 @@ class Database:
 
     def __init__(self, path: Path, file: str = "") -> None:
         """Raises UnreadableTrace when the file is no whole, unlocked SQLite database; `file` names it in messages."""
-        self.file = file or path.name
+        self.file = file or str(path)
         check_file(path, self.file)
         self.uri = path.absolute().as_uri() + "?mode=ro&immutable=1"
         self.bytes = path.stat().st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -61,12 +62,12 @@ def _check_journals(path: Path) -> None:
         return
     if unmerged:
         raise UnreadableTrace(
-            f"{path.name}: holds changes only in {log.name}; close the program that has it open, or merge them with: "
-            f"sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
+            f"{path}: holds changes only in {log.name}; close the program that has it open, or merge them with: "
+            f"sqlite3 {shlex.quote(str(path))} 'PRAGMA wal_checkpoint(TRUNCATE)'"
         )
     if interrupted:
         raise UnreadableTrace(
-            f"{path.name}: an export that is still being written or was interrupted ({journal.name} is beside it); "
+            f"{path}: an export that is still being written or was interrupted ({journal.name} is beside it); "
             "wait for it or export the report again"
         )
 
@@ -83,5 +84,5 @@ def _check_lock(path: Path) -> None:
         return
     except sqlite3.Error as error:
         if "locked" in str(error):
-            message = f"{path.name}: another program is writing it (locked); wait until it is done"
+            message = f"{path}: another program is writing it (locked); wait until it is done"
             raise UnreadableTrace(message) from error
