@@ -211,7 +211,7 @@ def _whole(key: str, entry: dict[str, Any], data: dict[str, Any]) -> Hardware:
         l2_bytes=round(entry["l2_mb"] * 2**20),
         nvlink=entry["nvlink_gbs"] * 1e9 / 2,
         pcie=data["pcie_gbs"][str(entry["pcie_gen"])] * 1e9,
-        attainable=data["attainable_bandwidth"]["share"],
+        attainable=data["assumed"]["attainable-bandwidth"]["share"],
         launch=launch,
         confidence=entry["confidence"],
         sources=tuple(data["sources"][source] for source in entry["sources"]),

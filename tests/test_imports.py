@@ -20,6 +20,7 @@ LAYERS: tuple[set[str], ...] = (
     {"costs", "geometry"},
     {"calibration"},
     {"inkernel"},
+    {"roofline"},
     {"attribution"},
     {"window"},
     {"health", "summary", "engines", "graph"},

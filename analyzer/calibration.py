@@ -1,0 +1,85 @@
+"""What the trace itself tells of its memory: time against bytes over the sizes of one memory-bound kernel.
+
+    time = ramp + bytes / bandwidth
+
+A fit counts from five sizes on, when it explains nine tenths of the spread. What no fit tells is assumed
+(`hardware.toml`, `assumed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.costs import Costs
+from analyzer.facts import read_data
+from analyzer.hardware import Hardware
+from analyzer.timeline import Timeline
+from analyzer.trace import NONE
+
+LIGHT = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction", "generated"})
+SIZES = 5
+EXPLAINED = 0.9
+SPREAD = 4.0  # the largest size over the smallest: a fit over near sizes tells nothing
+CREDIBLE = (0.5, 1.0)  # a bandwidth outside these shares of the peak is a cache's, or another limit's
+
+
+class Fit(NamedTuple):
+    """One kernel's line: `name` is its code in the trace, `ramp_ns` the time at no bytes, `bandwidth` bytes/s."""
+
+    name: int
+    ramp_ns: float
+    bandwidth: float
+    smallest: float
+    """Bytes of the smallest size."""
+
+
+def fits(timeline: Timeline, costs: Costs, above: float = 0.0) -> Iterator[Fit]:
+    """The lines of the memory-bound kernels that have one, over sizes of more than `above` bytes."""
+    light = np.array([kind.family in LIGHT for kind in costs.kinds], np.bool_)
+    size = np.array([kind.bytes for kind in costs.kinds], np.float64)
+    on = np.flatnonzero((costs.kind != NONE) & (costs.share == 1.0))
+    on = on[light[costs.kind[on]] & (size[costs.kind[on]] > above)] if len(on) else on
+    names = timeline.trace.name_code[timeline.row[on]]
+    order = np.argsort(names, kind="stable")
+    cuts = np.flatnonzero(np.diff(names[order])) + 1
+    for mine in np.split(on[order], cuts):
+        if len(mine) < SIZES:
+            continue
+        sizes, which = np.unique(size[costs.kind[mine]], return_inverse=True)
+        if len(sizes) < SIZES or sizes[-1] < SPREAD * sizes[0]:
+            continue
+        length = (timeline.end - timeline.start)[mine]
+        times = np.array([np.median(length[which == i]) for i in range(len(sizes))], np.float64)
+        slope, base = np.polyfit(sizes, times, 1)
+        spread = float(((times - times.mean()) ** 2).sum())
+        missed = float(((times - (slope * sizes + base)) ** 2).sum())
+        if slope > 0 and spread > 0 and 1 - missed / spread > EXPLAINED:
+            name = int(timeline.trace.name_code[timeline.row[mine[0]]])
+            yield Fit(name, float(base), 1e9 / float(slope), float(sizes[0]))
+
+
+def attainable_bandwidth(timeline: Timeline, costs: Costs, hardware: Hardware) -> float | None:
+    """Bytes/s of the best fit over sizes that no cache holds; None where there is none."""
+    low, high = CREDIBLE
+    seen = [fit.bandwidth for fit in fits(timeline, costs, above=hardware.l2_bytes)]
+    credible = [rate for rate in seen if low <= rate / hardware.bandwidth <= high]
+    return max(credible, default=None)
+
+
+def ramps(timeline: Timeline, costs: Costs, hardware: Hardware) -> NDArray[np.float64]:
+    """[m] ns: the kernel's own line where it has one, else assumed; nothing for a kernel that starts before its
+    predecessor on the stream ends, whose pipe is full."""
+    assumed = read_data("hardware.toml")["assumed"]["ramp"]
+    result = np.full(len(timeline.row), assumed["us"] * 1000.0)
+    names = timeline.trace.name_code[timeline.row]
+    for fit in fits(timeline, costs):
+        result[names == fit.name] = np.clip(fit.ramp_ns, assumed["low_us"] * 1000.0, assumed["high_us"] * 1000.0)
+    order = np.lexsort((timeline.start, timeline.stream))
+    first, second = order[:-1], order[1:]
+    early = (timeline.stream[first] == timeline.stream[second]) & (timeline.end[first] > timeline.start[second])
+    result[second[early]] = 0.0
+    return result

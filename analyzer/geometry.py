@@ -1,0 +1,136 @@
+"""How a kernel's blocks fill the device: SMs that idle in its last wave.
+
+    waves = ceil(blocks / (SMs x resident)), and in the last one min(SMs, blocks left) SMs have work
+    512 blocks on 148 SMs, one resident: 4 waves, the last with 68 blocks, 80 SMs idle for a quarter of the time
+
+Modelled, from the launch's grid, block, registers and shared memory, as if all blocks took equally long: the truth lies
+between nothing and the bound, in which also half-filled SMs count as idle. Not measurable where the recording has no
+registers and shared memory (AMD).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.facts import read_data
+from analyzer.timeline import Timeline
+from analyzer.trace import NONE, Device, Int64, Kind
+
+Floats = NDArray[np.float64]
+
+WARP = 32
+REGISTERS = 65_536  # of an SM, on every NVIDIA device since 2014
+REGISTER_UNIT = 256  # registers are given to warps in units of this many
+RESERVED_SHARED = 1_024  # bytes of shared memory that a block needs for itself, from compute capability 8.0 on
+
+
+@dataclass(frozen=True)
+class SmLimits:
+    """What one SM can hold at once."""
+
+    warps: int
+    blocks: int
+    shared_bytes: int
+    registers: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Tails:
+    """[m] for each operation the share of its time that idle SMs of the last wave cost; NaN where not measurable."""
+
+    idle: Floats
+    bound: Floats
+    """[m] with half-filled SMs counted by what they lack: the most it can be."""
+    waves: Floats
+    resident: Floats
+    """[m] blocks that an SM holds at once."""
+
+
+def sm_limits(device: Device) -> SmLimits | None:
+    """Limits of the device's SMs, None where neither the recording nor the table knows them."""
+    if device.compute_capability is None or device.properties.get("warpSize", WARP) != WARP:
+        return None
+    known = read_data("hardware.toml")["sm"].get("{}.{}".format(*device.compute_capability), {})
+
+    def limit(name: str, fallback: Any) -> int | None:
+        value = device.properties.get(name)
+        return value if isinstance(value, int) and value > 0 else fallback
+
+    warps = limit("maxWarpsPerMultiprocessor", known.get("warps"))
+    blocks = limit("maxBlocksPerMultiprocessor", known.get("blocks"))
+    shared = limit("sharedMemPerMultiprocessor", known.get("shared_kib", 0) * 1024)
+    registers = limit("regsPerMultiprocessor", REGISTERS)
+    if not (warps and blocks and shared and registers):
+        return None
+    return SmLimits(warps, blocks, shared, registers, RESERVED_SHARED if device.compute_capability >= (8, 0) else 0)
+
+
+def resident_blocks(limits: SmLimits, threads: Int64, registers: Int64, shared: Int64) -> Int64:
+    """[m] blocks of these threads, registers a thread and bytes of shared memory that one SM holds; at least 1."""
+    warps = np.maximum(-(-threads // WARP), 1)
+    registers_of_warp = -(-np.maximum(registers, 1) * WARP // REGISTER_UNIT) * REGISTER_UNIT
+    found = np.minimum(limits.blocks, limits.warps // warps)
+    found = np.minimum(found, limits.registers // (registers_of_warp * warps))
+    found = np.minimum(found, limits.shared_bytes // np.maximum(shared + limits.reserved_bytes, 1))
+    whole: Int64 = np.maximum(found, 1)
+    return whole
+
+
+def tail_shares(blocks: Int64, sms: int, resident: Int64) -> tuple[Floats, Floats, Floats]:
+    """[m] waves, share of the time lost to SMs without a block in the last wave, and the bound of it."""
+    room = sms * resident
+    waves = np.maximum(-(-blocks // room), 1)
+    last = blocks - (waves - 1) * room
+    idle = np.maximum(1.0 - last / sms, 0.0) / waves
+    bound = 1.0 - blocks / (waves * room)
+    return waves.astype(np.float64), idle, np.maximum(bound, 0.0)
+
+
+def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
+    """The last wave of every kernel of the timeline."""
+    trace, n = timeline.trace, len(timeline.row)
+    empty = [np.full(n, np.nan) for _ in range(4)]
+    limits = sm_limits(device)
+    if limits is None or not sms:
+        return Tails(*empty)
+    registers, shared = (_integers(timeline, name) for name in ("registers per thread", "shared memory"))
+    blocks, threads = (_product_of(timeline, name) for name in ("grid", "block"))
+    known = (blocks > 0) & (threads > 0) & (registers > 0) & (shared >= 0) & (trace.kind[timeline.row] == Kind.KERNEL)
+    at = np.flatnonzero(known)
+    resident = resident_blocks(limits, threads[at], registers[at], shared[at])
+    waves, idle, bound = tail_shares(blocks[at], sms, resident)
+    for column, values in zip(empty, (idle, bound, waves, resident.astype(np.float64)), strict=True):
+        column[at] = values
+    return Tails(*empty)
+
+
+def _integers(timeline: Timeline, name: str) -> Int64:
+    column = timeline.trace.integers.get(name)
+    n = len(timeline.row)
+    if column is None:
+        return np.full(n, NONE, np.int64)
+    dense: Int64 = column.dense(len(timeline.trace))[timeline.row]
+    return dense
+
+
+def _product_of(timeline: Timeline, name: str) -> Int64:
+    """[m] product of the sizes in a text such as `[64, 1, 1]`; -1 without. Once for each distinct text."""
+    column = timeline.trace.texts.get(name)
+    if column is None:
+        return np.full(len(timeline.row), NONE, np.int64)
+    codes = column.dense(len(timeline.trace))[timeline.row]
+    distinct, which = np.unique(codes, return_inverse=True)
+    sizes = [_size(timeline.trace.strings[code]) if code != NONE else NONE for code in distinct.tolist()]
+    result: Int64 = np.array(sizes, np.int64)[which]
+    return result
+
+
+def _size(text: str) -> int:
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
+    return int(np.prod(numbers, dtype=np.int64)) if numbers else NONE

@@ -1,0 +1,216 @@
+"""The time in which kernels run, split into what the work needs and four losses; the parts add up to it exactly.
+
+A kernel's share is its time, divided equally where several run at once. From the share the claims are taken in order,
+each as far as something is left:
+
+    ideal               roofline time: FLOPs over the dense peak, or compulsory bytes over the attainable bandwidth
+    tail                SMs without a block in the last wave (`analyzer.geometry`), of the time beyond the ramp
+    ramp                the memory pipe fills and drains once a kernel
+    activation-traffic  an intermediate written by a memory-bound kernel and read by the next one: fusion avoids both
+    inefficiency        what is left
+
+Modelled all of them. Kernels whose work the recording does not tell, or of a device without known peaks, are
+`unmodelled`, and that is measured. The ideal time of a kernel that is faster is its share; one faster than the device
+can be shows a wrong model (type, sparsity, another algorithm) and is flagged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.calibration import attainable_bandwidth, ramps
+from analyzer.costs import Costs, operation_costs
+from analyzer.facts import read_data
+from analyzer.geometry import Tails, tails
+from analyzer.hardware import Hardware
+from analyzer.sharing import shares
+from analyzer.timeline import COMPUTE, Timeline
+from analyzer.trace import NONE, Bool, Device, Int64
+
+CAUSES = ("ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled")
+MEMORY_BOUND = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
+"""Families whose intermediates fusion avoids."""
+
+CLOCK_NS = 1_000  # coarsest clock of a recording; a kernel is not faster than the device for less than this
+CACHE_SPEED: float = read_data("hardware.toml")["assumed"]["cache"]["speed"]
+"""Rate of the last-level cache over the device memory; assumed."""
+
+Floats = NDArray[np.float64]
+
+
+class Part(NamedTuple):
+    """A part of the compute time of a window."""
+
+    cause: str
+    ns: int
+    grade: str
+
+
+@dataclass(frozen=True)
+class InKernel:
+    """The model of one device's kernels; m operations, as in the timeline."""
+
+    timeline: Timeline
+    hardware: Hardware | None
+
+    @cached_property
+    def costs(self) -> Costs:
+        return operation_costs(self.timeline)
+
+    @cached_property
+    def length(self) -> Int64:
+        return self.timeline.end - self.timeline.start
+
+    @cached_property
+    def tails(self) -> Tails:
+        device = device_of(self.timeline)
+        return tails(self.timeline, device, device.sms or (self.hardware.sms if self.hardware else None))
+
+    @cached_property
+    def attainable(self) -> float:
+        """Bytes/s that a well-written kernel reaches: as seen in the trace, else the assumed share of the peak."""
+        assert self.hardware is not None
+        seen = attainable_bandwidth(self.timeline, self.costs, self.hardware)
+        return seen or self.hardware.bandwidth * self.hardware.attainable
+
+    @cached_property
+    def needs(self) -> tuple[Floats, Floats, Bool]:
+        """[kinds] ns for the FLOPs, ns for the bytes, and whether the device's peaks tell both."""
+        hardware, kinds = self.hardware, self.costs.kinds
+        if hardware is None:
+            return np.zeros(len(kinds)), np.zeros(len(kinds)), np.zeros(len(kinds), np.bool_)
+        peaks = {**hardware.peaks, "tf32": hardware.peaks.get("tf32", hardware.peaks.get("fp32", 0.0))}
+        vector = hardware.vector.get("fp32", 0.0)
+        compute, known = np.zeros(len(kinds)), np.ones(len(kinds), np.bool_)
+        for i, kind in enumerate(kinds):
+            peak = peaks.get(kind.dtype, 0.0) if kind.family in ("product", "attention", "convolution") else vector
+            compute[i] = kind.flops / peak * 1e9 if peak else 0.0
+            known[i] = bool(peak)
+        return compute, np.array([self.memory_ns(k.bytes, k.weight_bytes) for k in kinds], np.float64), known
+
+    def memory_ns(self, moved: float, weights: float = 0.0) -> float:
+        """ns to move these bytes; what is no weight and fits into the last-level cache may come from there."""
+        assert self.hardware is not None
+        rest = moved - weights
+        speed = CACHE_SPEED if rest <= self.hardware.l2_bytes else 1.0
+        return (weights + rest / speed) / self.attainable * 1e9
+
+    @cached_property
+    def modelled(self) -> Bool:
+        """[m] compute operations whose work and peaks are known."""
+        known: Bool = (self.costs.kind != NONE) & (self.timeline.does == COMPUTE)
+        known[known] = self.needs[2][self.costs.kind[known]]
+        return known
+
+    @cached_property
+    def avoidable(self) -> Floats:
+        """[m] ns of traffic of intermediates that only go from one memory-bound kernel to the next on its stream."""
+        timeline, kinds, kind = self.timeline, self.costs.kinds, self.costs.kind
+        found = np.zeros(len(timeline.row))
+        if not kinds or self.hardware is None:
+            return found
+        light = np.array([k.family in MEMORY_BOUND for k in kinds], np.bool_)
+        order = np.lexsort((timeline.start, timeline.stream))
+        first, second = order[:-1], order[1:]
+        near = (timeline.stream[first] == timeline.stream[second]) & self.modelled[first] & self.modelled[second]
+        near[near] = light[kind[first[near]]] & light[kind[second[near]]]
+        first, second = first[near], second[near]
+        pairs = kind[first].astype(np.int64) * len(kinds) + kind[second]
+        for pair in np.unique(pairs).tolist():
+            producer, consumer = kinds[pair // len(kinds)], kinds[pair % len(kinds)]
+            read = next((b for shape, b in consumer.reads if shape == producer.result and b == producer.written), 0.0)
+            if read:
+                both = pairs == pair
+                found[first[both]] += self.saved_ns(producer.bytes, producer.written)
+                found[second[both]] += self.saved_ns(consumer.bytes, read)
+        return found
+
+    def saved_ns(self, moved: float, avoided: float) -> float:
+        return self.memory_ns(moved) * avoided / moved if moved else 0.0
+
+    @cached_property
+    def claims(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """[m] ns of ideal time, tail, ramp and avoidable traffic that each whole operation claims."""
+        kind = np.where(self.modelled, self.costs.kind, NONE)
+        on = np.flatnonzero(kind != NONE)
+        ideal, tail, ramp, avoid = (np.zeros(len(kind)) for _ in range(4))
+        if self.hardware is None or not len(on):
+            return ideal, tail, ramp, avoid
+        compute, memory, _ = self.needs
+        share = self.costs.share[on]
+        avoid[on] = np.minimum(self.avoidable[on], memory[kind[on]])
+        ideal[on] = np.maximum(compute[kind[on]], memory[kind[on]] - avoid[on]) * share
+        ramp[on] = ramps(self.timeline, self.costs, self.hardware)[on]
+        tail[on] = np.nan_to_num(self.tails.idle[on]) * np.maximum(self.length[on] - ramp[on], 0)
+        return ideal, tail, ramp, avoid
+
+    @cached_property
+    def violated(self) -> Bool:
+        """[m] faster than the device can be: its FLOPs at the peak, its bytes at the full bandwidth or, as far as they
+        fit, from the last-level cache."""
+        found = np.zeros(len(self.length), np.bool_)
+        on = np.flatnonzero(self.modelled)
+        if self.hardware is None or not len(on):
+            return found
+        moved = np.array([kind.bytes for kind in self.costs.kinds])
+        cached = np.minimum(moved, self.hardware.l2_bytes)
+        memory = (moved - cached + cached / CACHE_SPEED) / self.hardware.bandwidth * 1e9
+        least = np.maximum(self.needs[0], memory)[self.costs.kind[on]] * self.costs.share[on]
+        found[on] = least > self.length[on] + CLOCK_NS
+        return found
+
+    def shares(self, start: int, end: int) -> tuple[Int64, Int64]:
+        """The compute operations that run in [start, end), and the ns of each; they add up to the time one runs."""
+        timeline = self.timeline
+        on = np.flatnonzero((timeline.does == COMPUTE) & (timeline.start < end) & (timeline.end > start))
+        on = on[timeline.end[on] > timeline.start[on]]
+        return on, shares(np.maximum(timeline.start[on], start), np.minimum(timeline.end[on], end))
+
+    def parts(self, start: int, end: int) -> tuple[Int64, Int64]:
+        """The operations that run in [start, end) and [k, 6] ns of each by CAUSES; a row adds up to its share."""
+        on, share = self.shares(start, end)
+        clipped = np.minimum(self.timeline.end[on], end) - np.maximum(self.timeline.start[on], start)
+        inside = clipped / np.maximum(self.length[on], 1)
+        table = np.zeros((len(on), len(CAUSES)), np.int64)
+        known = self.modelled[on]
+        left = np.where(known, share, 0)
+        for column, claim in enumerate(self.claims):
+            taken = np.minimum(left, np.rint(claim[on] * inside).astype(np.int64))
+            table[:, column] = taken
+            left = left - taken
+        table[:, CAUSES.index("inefficiency")] = left
+        table[:, CAUSES.index("unmodelled")] = np.where(known, 0, share)
+        return on, table
+
+    def split(self, start: int, end: int) -> list[Part]:
+        """The compute time of [start, end) by cause, what is nothing left out."""
+        _, table = self.parts(start, end)
+        return [
+            Part(cause, ns, "measured" if cause == "unmodelled" else "modelled")
+            for cause, ns in zip(CAUSES, table.sum(axis=0).tolist(), strict=True)
+            if ns
+        ]
+
+
+def split_compute(timeline: Timeline, hardware: Hardware | None, start: int, end: int) -> list[Part]:
+    """The time in [start, end) in which kernels other than communication run, by cause; adds up to it exactly.
+
+    For several windows of a timeline make one `InKernel` and ask it.
+    """
+    return InKernel(timeline, hardware).split(start, end)
+
+
+def device_of(timeline: Timeline) -> Device:
+    """What the recording says of the timeline's device.
+
+    Where it lists others only (its own numbering of the visible ones) and they are all alike, one of them; else nothing.
+    """
+    listed = [d for d in timeline.trace.devices if d.process in (None, timeline.process)]
+    mine = [d for d in listed if d.ordinal == timeline.device]
+    alike = {(d.name, d.sms, d.memory_bytes) for d in listed}
+    return (mine or (listed if len(alike) == 1 else []) or [Device(timeline.device)])[0]
