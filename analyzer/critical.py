@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.graph import Edge, Graph, Point
 from analyzer.timeline import COMMUNICATION, COMPUTE, SET
@@ -43,34 +45,48 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     At each point the edge that should have come last decides, and the stretch of measured time since its source is what
     the edge stands for; so the stretches follow each other without gap and add up to the span.
     """
-    by = binding_edges(graph)
-    does = np.concatenate([t.does for t in graph.timelines])[
-        np.argsort(np.concatenate([t.row for t in graph.timelines]))
-    ]
+    rows = np.concatenate([t.row for t in graph.timelines])
+    does = np.concatenate([t.does for t in graph.timelines])[np.argsort(rows, kind="stable")]
     sums: dict[str, int] = defaultdict(int)
     passed: list[int] = []
-    pieces = _HostPieces(graph)
     now, point = _last(graph, window, device, does, sums, passed)
-    while now > window.start_ns:
-        edge = int(by[point])
-        if edge == NONE:
-            sums["host-unknown"] += now - window.start_ns
-            break
-        source, after = int(graph.source[edge]), int(graph.after[edge])
-        since = max(min(int(graph.time_ns[source]), now), window.start_ns)
-        done = since
-        if after != NONE:
-            done = min(max(since, int(graph.time_ns[source] + graph.duration_ns[after])), now)
-            sums[operation_cause(int(does[after]))] += done - since
-            if done > since:
-                passed.append(after)
-        _spread(graph, edge, now - done, sums, pieces)
-        now, point = since, source
-    return CriticalPath(
-        window.wall_ns,
-        {c: ns for c, ns in sorted(sums.items(), key=lambda i: -i[1]) if ns},
-        np.array(passed[::-1], np.int64),
+    path = np.zeros(len(graph.point), np.int64)
+    count = compiled.call(
+        walk_back,
+        len(graph.point),
+        (binding_edges(graph), graph.source, graph.time_ns, point, now, window.start_ns),
+        (path,),
     )
+    edges = path[:count]
+    end = np.concatenate([[now], np.minimum.accumulate(np.minimum(graph.time_ns[graph.source[edges]], now))])
+    since, until = np.maximum(end[1:], window.start_ns), end[:-1]
+    sums["host-unknown"] += int((until[-1:] if not count else since[-1:]).sum()) - window.start_ns
+    after = graph.after[edges]
+    on_device = after != NONE
+    done = np.where(
+        on_device, graph.time_ns[graph.source[edges]] + graph.duration_ns[np.where(on_device, after, 0)], since
+    )
+    done = np.clip(done, since, until)
+    for what in np.unique(does[after[on_device]]).tolist():
+        mine = on_device.copy()
+        mine[on_device] = does[after[on_device]] == what
+        sums[operation_cause(what)] += int((done - since)[mine].sum())
+    passed += after[on_device & (done > since)].tolist()
+    _spread(graph, edges, until - done, sums)
+    by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
+    return CriticalPath(window.wall_ns, by_cause, np.array(passed[::-1], np.int64))
+
+
+def walk_back(by: Any, source: Any, time: Any, point: int, now: int, start: int, path: Any) -> int:
+    """Write the binding edges from a point back to the window's start; returns how many."""
+    count = 0
+    while now > start and by[point] >= 0:
+        edge = by[point]
+        path[count] = edge
+        count += 1
+        point = source[edge]
+        now = min(now, time[point])
+    return count
 
 
 def binding_edges(graph: Graph) -> Int64:
@@ -114,38 +130,30 @@ def _last(
     return since, point
 
 
-@dataclass
-class _HostPieces:
-    """Host time of each edge by cause, looked up by edge."""
-
-    graph: Graph
-
-    def __post_init__(self) -> None:
-        self.order = np.argsort(self.graph.host_edge, kind="stable")
-        self.edges = self.graph.host_edge[self.order]
-
-    def of(self, edge: int) -> list[tuple[str, int]]:
-        low, high = np.searchsorted(self.edges, (edge, edge + 1))
-        at = self.order[low:high]
-        return [
-            (IDLE[c], int(ns))
-            for c, ns in zip(self.graph.host_cause[at].tolist(), self.graph.host_ns[at].tolist(), strict=True)
-        ]
-
-
-def _spread(graph: Graph, edge: int, ns: int, sums: dict[str, int], pieces: _HostPieces) -> None:
-    """Give a stretch to the causes of its edge: what is known of it first, the kind's own cause the rest."""
-    kind, target = Edge(int(graph.kind[edge])), int(graph.target[edge])
-    left = ns
-    if graph.point[target] == Point.OPERATION and kind in (Edge.STREAM, Edge.GRAPH, Edge.LAUNCH, Edge.EVENT):
-        delay = min(int(graph.delay_ns[graph.ref[target]]), left)
-        sums["device-unknown"] += delay
-        left -= delay
-    for cause, part in pieces.of(edge):
-        taken = min(part, left)
-        sums[cause] += taken
-        left -= taken
-    if kind == Edge.THREAD and graph.point[target] == Point.RETURN:
-        sums["host-sync"] += left
-    else:
-        sums[EDGE_CAUSE[kind]] += left
+def _spread(graph: Graph, edges: Int64, ns: Int64, sums: dict[str, int]) -> None:
+    """Give each edge's stretch to its causes: what is known of it first, the kind's own cause the rest."""
+    kind, target = graph.kind[edges], graph.target[edges]
+    left = ns.copy()
+    delayed = (graph.point[target] == Point.OPERATION) & np.isin(
+        kind, (Edge.STREAM, Edge.GRAPH, Edge.LAUNCH, Edge.EVENT)
+    )
+    delay = np.where(delayed, np.minimum(graph.delay_ns[np.where(delayed, graph.ref[target], 0)], left), 0)
+    sums["device-unknown"] += int(delay.sum())
+    left -= delay
+    # Host time known by cause, in order, as far as the stretch goes.
+    place = np.full(len(graph.source), NONE, np.int64)
+    place[edges] = np.arange(len(edges))
+    known = np.flatnonzero(place[graph.host_edge] != NONE)
+    known = known[np.argsort(place[graph.host_edge[known]], kind="stable")]
+    at, part = place[graph.host_edge[known]], graph.host_ns[known]
+    before = np.cumsum(part) - part
+    first = np.searchsorted(at, at, side="left")
+    before -= before[first] if len(first) else 0
+    taken = np.clip(left[at] - before, 0, part)
+    for code in np.unique(graph.host_cause[known]).tolist():
+        sums[IDLE[code]] += int(taken[graph.host_cause[known] == code].sum())
+    np.subtract.at(left, at, taken)
+    returns = (kind == Edge.THREAD) & (graph.point[target] == Point.RETURN)
+    sums["host-sync"] += int(left[returns].sum())
+    for code, cause in EDGE_CAUSE.items():
+        sums[cause] += int(left[~returns & (kind == code)].sum())
