@@ -86,12 +86,14 @@ def run(options: argparse.Namespace) -> int:
     if options.format == "json":
         output = to_json(advice)
     else:
-        from analyzer.report.text import render
+        from analyzer.report.text import encodable, render
 
         output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
     if options.output:
         write(options.output, output)
     else:
+        if options.format == "text":
+            output = encodable(output, sys.stdout.encoding)
         sys.stdout.write(output)
         sys.stdout.flush()
     return 0

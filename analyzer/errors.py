@@ -10,6 +10,8 @@ A message is one line: the file, what was found and where, and what to do.
 
 
 class AdviseError(Exception):
+    """Anything that `advise` says in one line instead of a result."""
+
     exit_code = 2
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
 from analyzer.timeline import Blocking, Timeline
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
+
+if TYPE_CHECKING:
+    import networkx
 
 
 class Point(IntEnum):
@@ -123,7 +127,36 @@ class Graph:
         return dict(zip(self.ref[at].tolist(), at.tolist(), strict=True))
 
     def edges(self, *kinds: Edge) -> Int64:
+        """Edges of these kinds."""
         return np.flatnonzero(np.isin(self.kind, kinds))
+
+    def to_networkx(self) -> networkx.MultiDiGraph:
+        """The graph for people to explore; times in ns.
+
+        Nodes have `point` (root, operation, call, return, mark), `name`, `time_ns` and `row` of the trace, operations also
+        `duration_ns`, `stream` and `delay_ns`. Edges have `kind`, `grade` and `weight_ns`, durations included.
+        """
+        import networkx as nx
+
+        graph = nx.MultiDiGraph()
+        for i, (point, time, ref) in enumerate(
+            zip(self.point.tolist(), self.time_ns.tolist(), self.ref.tolist(), strict=True)
+        ):
+            row = int(self.row[ref]) if point == Point.OPERATION else ref
+            name = "root" if point == Point.ROOT else self.trace.label(row)
+            graph.add_node(i, point=Point(point).name.lower(), name=name, time_ns=time, row=row)
+            if point == Point.OPERATION:
+                graph.nodes[i].update(
+                    duration_ns=int(self.duration_ns[ref]),
+                    stream=int(self.stream[ref]),
+                    delay_ns=int(self.delay_ns[ref]),
+                )
+        for source, target, weight, kind, modelled in zip(
+            *(c.tolist() for c in (self.source, self.target, self.total_ns, self.kind, self.modelled)), strict=True
+        ):
+            grade = "modelled" if modelled else "measured"
+            graph.add_edge(source, target, kind=Edge(kind).name.lower(), grade=grade, weight_ns=weight)
+        return graph
 
 
 @dataclass

@@ -317,10 +317,11 @@ def host_ranges(trace: Trace, kinds: Sequence[Kind], limit: int = 15) -> list[Ho
     codes, firsts, counts = np.unique(trace.name_code[rows], return_index=True, return_counts=True)
     for code, first, n in zip(codes.tolist(), firsts.tolist(), counts.tolist(), strict=True):
         mine = rows[first : first + n]
-        start, end, thread = trace.start_ns[mine], trace.end_ns[mine], trace.thread[mine]
+        # Each thread shifted past the one before, so that one running maximum serves all.
+        shift = (trace.thread[mine].astype(np.int64) + 1) * (span + 1) - trace.origin_ns
+        start, end = trace.start_ns[mine] + shift, trace.end_ns[mine] + shift
         outer = np.ones(n, np.bool_)
-        reach = np.maximum.accumulate(np.where(thread == thread, end, end))
-        outer[1:] = (start[1:] >= reach[:-1]) | (thread[1:] != thread[:-1])
+        outer[1:] = start[1:] >= np.maximum.accumulate(end)[:-1]
         total = int((end - start)[outer].sum())
         found.append(
             HostTime(trace.names[code], int(n), total, total / span if span else 0.0, int(np.median(end - start)))

@@ -23,7 +23,8 @@ LAYERS: tuple[set[str], ...] = (
     {"roofline"},
     {"attribution"},
     {"window"},
-    {"health", "summary", "engines", "graph"},
+    {"summary", "engines", "graph"},
+    {"health"},
     {"phase", "replay"},
     {"changes", "critical"},
     {"fixes"},
@@ -31,7 +32,7 @@ LAYERS: tuple[set[str], ...] = (
     {"advice", "progress"},
     {"verdict"},
     {"analysis"},
-    {"report"},
+    {"api", "report"},
     {"cli"},
     {"__main__"},
 )

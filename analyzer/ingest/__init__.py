@@ -16,6 +16,7 @@ Progress = Callable[[str, float | None], None]
 """Called with what is being done and how much of it is, from 0 to 1; None where that is unknown."""
 
 TRACE_NAMES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep")
+NSIGHT_NAMES = (".sqlite", ".nsys-rep", ".qdrep")
 NSIGHT_STARTS = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report")
 
 
@@ -28,7 +29,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     path = Path(path)
     tell = progress or (lambda what, share: None)
     try:
-        if path.is_dir() or _starts_with(path, NSIGHT_STARTS):
+        if path.is_dir() or _is_nsight(path):
             from analyzer.ingest.nsight import read_nsight
 
             return read_nsight(path, lambda what: tell(what, None))
@@ -67,6 +68,12 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
-def _starts_with(path: Path, starts: tuple[bytes, ...]) -> bool:
+def _is_nsight(path: Path) -> bool:
+    """By its first bytes; by its name where they are damaged and no Chrome trace's either."""
     with path.open("rb") as file:
-        return file.read(max(map(len, starts))).startswith(starts)
+        start = file.read(512)
+    if start.startswith(NSIGHT_STARTS):
+        return True
+    return path.name.endswith(NSIGHT_NAMES) and not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(
+        (b"{", b"[", b"\x1f\x8b")
+    )

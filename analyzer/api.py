@@ -1,0 +1,51 @@
+"""What a program calls: reading, advising, and the graph to explore."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from analyzer.advice import Advice
+from analyzer.analysis import advise_traces
+from analyzer.errors import NothingToAnalyse
+from analyzer.graph import Graph
+from analyzer.ingest import find_traces
+from analyzer.ingest import read as read_one
+from analyzer.study import Request, studies
+from analyzer.trace import Trace
+
+
+def read(path: str | os.PathLike[str]) -> Trace:
+    """The Trace of one recording.
+
+    Raises:
+        UnreadableTrace: no such file, or no trace that can be read.
+    """
+    return read_one(Path(path))
+
+
+def advise(*paths: str | os.PathLike[str], request: Request | None = None) -> Advice:
+    """What `advise PATH…` says, as a value. A folder stands for the traces in it.
+
+    Raises:
+        UnreadableTrace: a file that is no trace that can be read.
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    files = [file for path in paths for file in find_traces(Path(path))]
+    return advise_traces([read_one(file) for file in files], request or Request())
+
+
+def timeline(path: str | os.PathLike[str], request: Request | None = None) -> list[Graph]:
+    """The timeline graph of each process of a recording; `Graph.to_networkx()` gives it to explore.
+
+    Raises:
+        UnreadableTrace: no trace that can be read.
+        NothingToAnalyse: no GPU work in it.
+    """
+    trace = read_one(Path(path))
+    found, _ = studies(trace, request or Request())
+    if not found:
+        raise NothingToAnalyse(f"{trace.name}: no GPU operation in it")
+    distinct = {id(study.program): study.program for study in found}
+    return [program.graph for program in distinct.values()]
