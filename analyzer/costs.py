@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from analyzer import formulas as f
 from analyzer import traffic as t
 from analyzer.formulas import Cost
 from analyzer.kernels import kernel_class
+from analyzer.lookup import distinct_rows, numbered, values_at
 from analyzer.shapes import Call, read_call
 from analyzer.timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Int32, Int64
@@ -73,6 +75,8 @@ for _names, _arity in ((t.UNARY, 1), (t.BINARY, 2), (t.TERNARY, 3)):
         FORMULAS[_name + "_"] = t.in_place(_arity)
         FORMULAS[f"_foreach_{_name}_"] = FORMULAS[f"_foreach_{_name}"] = t.foreach(_arity)
 FORMULAS.update(dict.fromkeys(t.REDUCTIONS, t.reduction))
+
+TEXTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
 OWN_CLASSES = {
     "product": frozenset({"gemm", "moe", "attention"}),
@@ -162,13 +166,9 @@ def operation_costs(timeline: Timeline) -> Costs:
     operator[linked] = timeline.host.operator[timeline.launch[linked]]
     at = np.flatnonzero(operator != NONE)
     kind, share = np.full(n, NONE, np.int32), np.ones(n)
-    texts = [
-        _codes(timeline, name, operator[at])
-        for name in ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
-    ]
-    names = trace.name_code.astype(np.int64)
-    columns = [names[operator[at]], *texts, names[timeline.row[at]]]
-    distinct, which = _distinct(columns)
+    texts = [values_at(trace.texts.get(name), operator[at]) for name in TEXTS]
+    columns: list[NDArray[Any]] = [trace.name_code[operator[at]], *texts, trace.name_code[timeline.row[at]]]
+    distinct, which = distinct_rows(columns)
     kinds: list[Cost] = []
     number = np.full(len(distinct), NONE, np.int32)
     main = np.zeros(len(distinct), np.bool_)
@@ -191,27 +191,9 @@ def operation_costs(timeline: Timeline) -> Costs:
 def _transformed(timeline: Timeline, operator: Int64, at: Int64, number: Int32, kinds: list[Cost]) -> Bool:
     """Kernels of convolutions that one of their kernels shows to be done by another algorithm."""
     names = timeline.trace.name_code[timeline.row[at]]
-    telling = [code for code in np.unique(names).tolist() if TRANSFORMED.search(timeline.trace.names[code])]
+    telling = [code for code in numbered(names)[0].tolist() if TRANSFORMED.search(timeline.trace.names[code])]
     convolutions = [i for i, kind in enumerate(kinds) if kind.family == "convolution"]
     return np.isin(number, convolutions) & np.isin(operator, np.unique(operator[np.isin(names, telling)]))
-
-
-def _codes(timeline: Timeline, name: str, rows: Int64) -> Int64:
-    column = timeline.trace.texts.get(name)
-    if column is None or not len(column.rows):
-        return np.full(len(rows), NONE, np.int64)
-    at = np.minimum(np.searchsorted(column.rows, rows), len(column.rows) - 1)
-    return np.where(column.rows[at] == rows, column.values[at], NONE).astype(np.int64)
-
-
-def _distinct(columns: list[Int64]) -> tuple[list[tuple[int, ...]], Int64]:
-    """The distinct rows of these columns, and for each row which it is."""
-    which = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        _, which = np.unique(which * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
-    _, first = np.unique(which, return_index=True)
-    return list(zip(*(column[first].tolist() for column in columns), strict=True)), which
 
 
 def _main_kernels(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.facts import read_data
+from analyzer.lookup import numbered, values_at
 from analyzer.timeline import Timeline
 from analyzer.trace import NONE, Device, Int64, Kind
 
@@ -89,7 +90,7 @@ def tail_shares(blocks: Int64, sms: int, resident: Int64) -> tuple[Floats, Float
     last = blocks - (waves - 1) * room
     idle = np.maximum(1.0 - last / sms, 0.0) / waves
     bound = 1.0 - blocks / (waves * room)
-    return waves.astype(np.float64), idle, np.maximum(bound, 0.0)
+    return waves.astype(np.float64), np.minimum(idle, np.maximum(bound, 0.0)), np.maximum(bound, 0.0)
 
 
 def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
@@ -99,7 +100,10 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     limits = sm_limits(device)
     if limits is None or not sms:
         return Tails(*empty)
-    registers, shared = (_integers(timeline, name) for name in ("registers per thread", "shared memory"))
+    integers = trace.integers
+    registers, shared = (
+        values_at(integers.get(name), timeline.row) for name in ("registers per thread", "shared memory")
+    )
     blocks, threads = (_product_of(timeline, name) for name in ("grid", "block"))
     known = (blocks > 0) & (threads > 0) & (registers > 0) & (shared >= 0) & (trace.kind[timeline.row] == Kind.KERNEL)
     at = np.flatnonzero(known)
@@ -110,22 +114,9 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     return Tails(*empty)
 
 
-def _integers(timeline: Timeline, name: str) -> Int64:
-    column = timeline.trace.integers.get(name)
-    n = len(timeline.row)
-    if column is None:
-        return np.full(n, NONE, np.int64)
-    dense: Int64 = column.dense(len(timeline.trace))[timeline.row]
-    return dense
-
-
 def _product_of(timeline: Timeline, name: str) -> Int64:
     """[m] product of the sizes in a text such as `[64, 1, 1]`; -1 without. Once for each distinct text."""
-    column = timeline.trace.texts.get(name)
-    if column is None:
-        return np.full(len(timeline.row), NONE, np.int64)
-    codes = column.dense(len(timeline.trace))[timeline.row]
-    distinct, which = np.unique(codes, return_inverse=True)
+    distinct, which = numbered(values_at(timeline.trace.texts.get(name), timeline.row))
     sizes = [_size(timeline.trace.strings[code]) if code != NONE else NONE for code in distinct.tolist()]
     result: Int64 = np.array(sizes, np.int64)[which]
     return result

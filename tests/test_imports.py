@@ -14,7 +14,7 @@ PACKAGE = ROOT / "analyzer"
 LAYERS: tuple[set[str], ...] = (
     {"errors", "compiled", "intervals"},
     {"trace", "sharing"},
-    {"ingest", "kernels", "facts", "shapes"},
+    {"ingest", "kernels", "facts", "shapes", "lookup"},
     {"host", "hardware", "formulas"},
     {"timeline", "traffic"},
     {"costs", "geometry"},

@@ -1,0 +1,46 @@
+"""Columns of whole traces looked up at many rows, and their distinct combinations, in time linear in the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.trace import NONE, Int64, Sparse
+
+DENSE = 20_000_000  # a table of this many entries is cheaper than sorting millions of rows
+
+
+def values_at(column: Sparse | None, rows: Int64) -> Int64:
+    """[k] the column's value at each row, -1 where it has none."""
+    if column is None or not len(column.rows):
+        return np.full(len(rows), NONE, np.int64)
+    at = np.minimum(np.searchsorted(column.rows, rows), len(column.rows) - 1)
+    found: Int64 = np.where(column.rows[at] == rows, column.values[at], NONE).astype(np.int64)
+    return found
+
+
+def numbered(codes: NDArray[Any]) -> tuple[Int64, Int64]:
+    """The distinct codes in order, and for each row which of them it has; codes are whole numbers from -1 on."""
+    shifted = codes.astype(np.int64) + 1
+    size = int(shifted.max(initial=0)) + 1
+    if size > DENSE:
+        values, which = np.unique(shifted, return_inverse=True)
+        return values - 1, which
+    present = np.zeros(size, np.bool_)
+    present[shifted] = True
+    place = np.cumsum(present) - 1
+    return np.flatnonzero(present) - 1, place[shifted]
+
+
+def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[list[tuple[int, ...]], Int64]:
+    """The distinct rows of these columns of codes, and for each row which of them it is."""
+    which = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, codes = numbered(column)
+        which = numbered(which * max(len(values), 1) + codes)[1]
+    first = np.full(int(which.max(initial=-1)) + 1, NONE, np.int64)
+    first[which[::-1]] = np.arange(len(which))[::-1]
+    return list(zip(*(column[first].tolist() for column in columns), strict=True)), which
