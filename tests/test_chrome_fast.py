@@ -298,6 +298,17 @@ def test_nothing_is_read_outside_its_buffer(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+def test_works_where_no_compiled_code_can_be_kept(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(EVENTS))
+    code = (
+        "import sys; from numba.core import caching; caching.FunctionCache._impl_class._locator_classes = [];"
+        "from analyzer.ingest.chrome_fast import read; print(len(read(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(len(EVENTS))]
+
+
 # ---- recordings ------------------------------------------------------------------------------------------------------
 
 

@@ -75,22 +75,20 @@ class _Pool:
         self._make(1 << 13)
 
     def _make(self, size: int) -> None:
-        self.starts, self.lengths = np.zeros(size, np.int64), np.zeros(size, np.int32)
-        self.kinds, self.hashes = np.zeros(size, np.uint8), np.zeros(size, np.uint64)
+        self.table = np.zeros((size, 4), np.int64)
         self.slots = np.full(2 * size, -1, np.int32)
 
     def arrays(self) -> tuple[Any, ...]:
-        return self.heap, self.starts, self.lengths, self.kinds, self.hashes, self.slots, self.state
+        return self.heap, self.table, self.slots, self.state
 
     def grow(self) -> None:
         """Room for twice as many strings and bytes."""
         count = int(self.state[scan.N_STRINGS])
-        if 2 * count >= len(self.starts):
-            old = self.starts, self.lengths, self.kinds, self.hashes
-            self._make(2 * len(self.starts))
-            for new, before in zip((self.starts, self.lengths, self.kinds, self.hashes), old, strict=True):
-                new[: len(before)] = before
-            scan.refill(self.hashes, count, self.slots)
+        if 2 * count >= len(self.table):
+            before = self.table
+            self._make(2 * len(before))
+            self.table[: len(before)] = before
+            scan.refill(self.table, count, self.slots)
         heap = np.zeros(2 * len(self.heap), np.uint8)
         heap[: len(self.heap)] = self.heap
         self.heap = heap
@@ -107,9 +105,8 @@ class _Pool:
     def strings(self) -> Iterator[tuple[bytes, int]]:
         """Every string's bytes and kind, by code."""
         count = int(self.state[scan.N_STRINGS])
-        starts, lengths = self.starts[:count].tolist(), self.lengths[:count].tolist()
-        heap = memoryview(self.heap)
-        for start, length, kind in zip(starts, lengths, self.kinds[:count].tolist(), strict=True):
+        heap = self.heap.data
+        for start, length, kind in self.table[:count, : scan.HASH].tolist():
             yield bytes(heap[start : start + length]), kind
 
 
@@ -124,33 +121,18 @@ class _Columns:
     sparse: int
 
     def __post_init__(self) -> None:
-        self.phase = np.empty(self.rows, np.uint8)
-        self.labels = np.empty((4, self.rows), np.int32)
-        self.times = np.empty((2, self.rows), np.int64)
-        self.int_row, self.text_row = np.empty(self.sparse, np.int32), np.empty(self.sparse, np.int32)
-        self.int_key, self.text_key = np.empty(self.sparse, np.uint8), np.empty(self.sparse, np.uint8)
-        self.int_value, self.text_code = np.empty(self.sparse, np.int64), np.empty(self.sparse, np.int32)
+        self.dense = np.empty((self.rows, scan.DENSE), np.int64)
+        self.integers, self.texts = np.empty((self.sparse, 3), np.int64), np.empty((self.sparse, 3), np.int64)
         self.last = np.zeros(len(INTEGERS) + len(TEXTS), np.int64)
 
     def arrays(self) -> tuple[Any, ...]:
-        return (
-            self.phase,
-            self.labels,
-            self.times,
-            self.int_row,
-            self.int_key,
-            self.int_value,
-            self.text_row,
-            self.text_key,
-            self.text_code,
-            self.last,
-        )
+        return self.dense, self.integers, self.texts, self.last
 
     def grown(self) -> "_Columns":
         """The same rows with room for twice as many."""
         new = _Columns(2 * self.rows, 2 * self.sparse)
         for after, before in zip(new.arrays(), self.arrays(), strict=True):
-            after[..., : before.shape[-1]] = before
+            after[: len(before)] = before
         return new
 
 
@@ -211,13 +193,11 @@ class _Worker:
     def _keep(self, chunk: _Chunk) -> None:
         state, columns = self.pool.state, self.columns
         chunk.rows = rows = int(state[scan.ROWS])
-        chunk.phase = columns.phase[:rows].copy()
-        chunk.labels = columns.labels[:, :rows].copy()
-        chunk.times = columns.times[:, :rows].copy()
-        count = int(state[scan.N_INTEGERS])
-        chunk.integers = _grouped(columns.int_key, columns.int_row, columns.int_value, count, len(INTEGERS), 0)
-        count = int(state[scan.N_TEXTS])
-        chunk.texts = _grouped(columns.text_key, columns.text_row, columns.text_code, count, len(TEXTS), len(INTEGERS))
+        chunk.phase = columns.dense[:rows, scan.PHASE].astype(np.uint8)
+        chunk.labels = [columns.dense[:rows, scan.LABELS + k].astype(np.int32) for k in range(4)]
+        chunk.times = [columns.dense[:rows, scan.TIMES + k].copy() for k in range(2)]
+        chunk.integers = _grouped(columns.integers, int(state[scan.N_INTEGERS]), 0, len(INTEGERS), np.int64)
+        chunk.texts = _grouped(columns.texts, int(state[scan.N_TEXTS]), len(INTEGERS), len(TEXTS), np.int32)
 
     def _odd(self, chunk: _Chunk) -> bool:
         """Read what the compiled parser could not, with the rules of `chrome`; False when the text ends in it."""
@@ -260,27 +240,21 @@ class _Worker:
         codes = [self.pool.add(clean(text)) for text in strings]
         codes.append(-1)
         columns = self.columns
-        columns.phase[row] = dense[0]
-        columns.labels[:, row] = [codes[code] for code in dense[1:5]]
-        columns.times[:, row] = dense[5:7]
+        columns.dense[row] = [dense[0], *(codes[code] for code in dense[1:5]), *dense[5:7]]
         for key, value in integers.items():
-            at = int(state[scan.N_INTEGERS])
-            columns.int_row[at], columns.int_key[at], columns.int_value[at] = row, INTEGERS.index(key), value
-            state[scan.N_INTEGERS] = at + 1
+            columns.integers[state[scan.N_INTEGERS]] = row, INTEGERS.index(key), value
+            state[scan.N_INTEGERS] += 1
         for key, code in texts.items():
-            at = int(state[scan.N_TEXTS])
-            columns.text_row[at], columns.text_code[at] = row, codes[code]
-            columns.text_key[at] = len(INTEGERS) + TEXTS.index(key)
-            state[scan.N_TEXTS] = at + 1
+            columns.texts[state[scan.N_TEXTS]] = row, len(INTEGERS) + TEXTS.index(key), codes[code]
+            state[scan.N_TEXTS] += 1
         state[scan.ROWS] = row + 1
 
 
-def _grouped(keys: Any, rows: Any, values: Any, count: int, n_keys: int, first: int) -> tuple[Any, Any, Any]:
+def _grouped(entries: Any, count: int, first: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
     """How many of each key, and rows and values sorted by key."""
-    counts = np.zeros(n_keys, np.int64)
-    out = np.empty(count, np.int32), np.empty(count, values.dtype)
-    scan.group(keys, rows, values, count, first, counts, *out)
-    return counts, *out
+    counts, rows, values = np.zeros(n_keys, np.int64), np.empty(count, np.int32), np.empty(count, kind)
+    scan.group(entries, count, first, counts, rows, values)
+    return counts, rows, values
 
 
 class _EventWalker(Walker):
@@ -446,7 +420,7 @@ class _Reader:
     def _read_head(self, source: "_Source") -> dict[str, Any] | None:
         """Read up to the first event; the top-level keys before it, None when the file is a bare list."""
         head = source.take(max(self.chunk_size, 4096))
-        refuse_other_formats(head[:4096], self.path, source.file.damage)
+        refuse_other_formats(bytes(head[:4096]), self.path, source.file.damage)
         while True:
             text = head.decode("utf-8", "surrogateescape")
             walker = _HeadWalker(text, Events())
@@ -544,8 +518,8 @@ class _Reader:
             phase[rows] = chunk.phase
             for k, column in enumerate(labels):
                 column[rows] = code_of[chunk.pool][chunk.labels[k]]
-            for k, column in enumerate(times):
-                column[rows] = chunk.times[k]
+            for k, instants in enumerate(times):
+                instants[rows] = chunk.times[k]
             chunk.phase = chunk.labels = chunk.times = None
             bases.append(row)
             row += chunk.rows
@@ -570,7 +544,8 @@ class _Reader:
             total = sum(start[key + 1] - start[key] for start in starts)
             if not total:
                 continue
-            rows, values = np.empty(total, np.int64), np.empty(total, np.int64 if code_of is None else np.int32)
+            rows: Any = np.empty(total, np.int64)
+            values: Any = np.empty(total, np.int64 if code_of is None else np.int32)
             at = 0
             for chunk, part, start, base in zip(self.chunks, parts, starts, bases, strict=True):
                 here = slice(start[key], start[key + 1])
@@ -593,7 +568,7 @@ class _Reader:
         bad: set[int] = set()
         code_of = []
         for worker in self.workers:
-            mine = np.empty(int(worker.pool.state[scan.N_STRINGS]) + 1, np.int32)
+            mine: Any = np.empty(int(worker.pool.state[scan.N_STRINGS]) + 1, np.int32)
             mine[-1] = -1  # so that no string stays none
             for number, (data, kind) in enumerate(worker.pool.strings()):
                 text, damaged = _decoded(data, kind)

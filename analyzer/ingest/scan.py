@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
@@ -24,6 +24,13 @@ DONE, LIST_ENDS, CUT, ODD, FULL, POOL_FULL = range(6)
 POSITION, ROWS, N_INTEGERS, N_TEXTS, N_STRINGS, HEAP, N_REPAIRED, FIRST_REPAIRED, WHY = range(9)
 STATE = 9
 
+# The columns of the table of strings.
+START, LENGTH, KIND, HASH = range(4)
+
+# The columns of the rows that are written: dense ones, and (row, key, value) of the arguments.
+PHASE, LABELS, TIMES, DENSE = 0, 1, 5, 7
+ROW, KEY, CONTENT = range(3)
+
 # What the bytes of a string in the pool are.
 PLAIN, ESCAPED, VALUE = range(3)
 
@@ -35,11 +42,18 @@ _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 def _jit(function: Callable[..., Any]) -> Any:
+    """Compile as part of the functions that call it; cannot be called from Python, which halves the time to compile."""
+    options: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**options)(function)
+
+
+def _entry(function: Callable[..., Any]) -> Any:
     """Compile without the interpreter lock, and keep the result on disk where that is possible."""
+    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True}
     try:
-        return numba.njit(cache=True, nogil=True)(function)
+        return numba.njit(**options, cache=True)(function)
     except RuntimeError:  # no folder can be written to
-        return numba.njit(nogil=True)(function)
+        return numba.njit(**options)(function)
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: Any) -> Any:
@@ -47,8 +61,7 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any
     return builder.bitcast(builder.gep(builder.bitcast(data, _I8.as_pointer()), [index]), kind.as_pointer())
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _load8(_typing: Any, array: Any, index: Any) -> Any:
+def _type_load8(_typing: Any, array: Any, index: Any) -> Any:
     """Eight bytes from an index on, little end first."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -72,8 +85,7 @@ def _vector_mask(builder: Any, vector: Any, bytes_: tuple[int, ...], fold: int) 
     return hit
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _quotes(_typing: Any, array: Any, index: Any) -> Any:
+def _type_quotes(_typing: Any, array: Any, index: Any) -> Any:
     """Bit i set where byte index + i is a quote or a backslash, for 32 bytes."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -84,8 +96,7 @@ def _quotes(_typing: Any, array: Any, index: Any) -> Any:
     return types.int64(array, types.int64), code
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _structure(_typing: Any, array: Any, index: Any) -> Any:
+def _type_structure(_typing: Any, array: Any, index: Any) -> Any:
     """Bit i set where byte index + i is a quote, a bracket or a brace, for 32 bytes."""
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -98,14 +109,19 @@ def _structure(_typing: Any, array: Any, index: Any) -> Any:
     return types.int64(array, types.int64), code
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _lowest_bit(_typing: Any, word: Any) -> Any:
+def _type_lowest_bit(_typing: Any, word: Any) -> Any:
     """The number of the lowest bit that is set; the word is not 0."""
 
     def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.int64), code
+
+
+_load8: Any = intrinsic(_type_load8)
+_quotes: Any = intrinsic(_type_quotes)
+_structure: Any = intrinsic(_type_structure)
+_lowest_bit: Any = intrinsic(_type_lowest_bit)
 
 
 # ---- keys ------------------------------------------------------------------------------------------------------------
@@ -431,40 +447,52 @@ def _hash(buf, i, n, kind):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def intern(buf, i, j, kind, heap, starts, lengths, kinds, hashes, slots, state):  # type: ignore[no-untyped-def]
+def _intern(buf, i, j, kind, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """The code of the bytes from i to j as a string of a kind; -2 when the pool is full."""
     n = j - i
-    h = _hash(buf, i, n, kind)
+    h = np.int64(_hash(buf, i, n, kind))
     mask = slots.size - 1
-    slot = np.int64(h >> np.uint64(20)) & mask
+    slot = (h >> 20) & mask
     while True:
-        code = slots[slot]
+        code = np.int64(slots[slot])
         if code < 0:
             break
-        if hashes[code] == h and lengths[code] == n and kinds[code] == kind and _same(heap, starts[code], buf, i, n):
-            return np.int64(code)
+        if (
+            strings[code, HASH] == h
+            and strings[code, LENGTH] == n
+            and strings[code, KIND] == kind
+            and _same(heap, strings[code, START], buf, i, n)
+        ):
+            return code
         slot = (slot + 1) & mask
     new = state[N_STRINGS]
     at = state[HEAP]
-    if new >= starts.size or at + n + PADDING > heap.size:
+    if new >= strings.shape[0] or at + n + PADDING > heap.size:
         return np.int64(-2)
-    heap[at : at + n] = buf[i:j]
-    starts[new] = at
-    lengths[new] = n
-    kinds[new] = kind
-    hashes[new] = h
+    for k in range(n):
+        heap[at + k] = buf[i + k]
+    strings[new, START] = at
+    strings[new, LENGTH] = n
+    strings[new, KIND] = kind
+    strings[new, HASH] = h
     slots[slot] = new
     state[N_STRINGS] = new + 1
     state[HEAP] = at + n
     return new
 
 
-@_jit
-def refill(hashes, count, slots):  # type: ignore[no-untyped-def]
+@_entry
+def intern(buf, i, j, kind, heap, strings, slots, state):  # type: ignore[no-untyped-def]
+    """`_intern`, for Python."""
+    return _intern(buf, i, j, kind, heap, strings, slots, state)
+
+
+@_entry
+def refill(strings, count, slots):  # type: ignore[no-untyped-def]
     """Enter the first `count` strings into an empty table."""
     mask = slots.size - 1
     for code in range(count):
-        slot = np.int64(hashes[code] >> np.uint64(20)) & mask
+        slot = (strings[code, HASH] >> 20) & mask
         while slots[slot] >= 0:
             slot = (slot + 1) & mask
         slots[slot] = code
@@ -473,43 +501,58 @@ def refill(hashes, count, slots):  # type: ignore[no-untyped-def]
 # ---- events ----------------------------------------------------------------------------------------------------------
 
 _OK, _STOP_ODD, _STOP_CUT, _STOP_POOL = range(4)
+_UNREAD = -3  # where a value ends, before that is known
 
 
 @_jit
-def _label(buf, i, end, heap, starts, lengths, kinds, hashes, slots, state):  # type: ignore[no-untyped-def]
+def _label(buf, i, end, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(code of the string or number at i, behind it, how it went, whether it is a bare word)."""
     c = buf[i]
-    if c == 34:
-        quote, escaped = _string_end(buf, i + 1, end)
-        if quote < 0:
-            return np.int64(-1), i, _STOP_ODD, False
-        if quote >= end:
-            return np.int64(-1), i, _STOP_CUT, False
-        code = intern(
-            buf, i + 1, quote, ESCAPED if escaped else PLAIN, heap, starts, lengths, kinds, hashes, slots, state
-        )
-        return code, quote + 1, (_STOP_POOL if code == -2 else _OK), False
     if c == 45 and buf[i + 1] == 48:
         return np.int64(-1), i, _STOP_ODD, False
-    if c != 123 and c != 91:
-        after = _number_end(buf, i)
-        if after >= 0:
-            code = intern(buf, i, after, PLAIN, heap, starts, lengths, kinds, hashes, slots, state)
-            return code, after, (_STOP_POOL if code == -2 else _OK), False
-    after, bare = _skip_value(buf, i, end)
+    first, behind, after, kind = i, np.int64(-1), np.int64(_UNREAD), np.int64(PLAIN)
+    bare = False
+    if c == 34:
+        behind, escaped = _string_end(buf, i + 1, end)
+        first, after = i + 1, (behind + 1 if 0 <= behind < end else behind)
+        if escaped:
+            kind = np.int64(ESCAPED)
+    elif c != 123 and c != 91:
+        behind = _number_end(buf, i)
+        if behind >= 0:
+            after = behind
+    if after == _UNREAD:
+        after, bare = _skip_value(buf, i, end)
     if after < 0:
         return np.int64(-1), i, _STOP_ODD, False
-    return np.int64(-1), after, (_STOP_CUT if after >= end else _OK), bare
+    if after >= end:
+        return np.int64(-1), after, _STOP_CUT, bare
+    code = np.int64(-1)
+    if behind >= 0:
+        code = _intern(buf, first, behind, kind, heap, strings, slots, state)
+    return code, after, (_STOP_POOL if code == -2 else _OK), bare
 
 
 @_jit
-def _arguments(  # type: ignore[no-untyped-def]
-    buf, i, end, row, int_row, int_key, int_value, text_row, text_key, text_code, last,
-    heap, starts, lengths, kinds, hashes, slots, state,
-):
+def _enter(entries, row, key, content, missing, first, last, state, counter):  # type: ignore[no-untyped-def]
+    """Write an argument of a row, over an earlier one of the same name; `first` is the first entry of the row."""
+    at = last[key]
+    if first <= at < state[counter] and entries[at, KEY] == key:
+        entries[at, CONTENT] = content
+    elif content != missing:
+        at = state[counter]
+        entries[at, ROW] = row
+        entries[at, KEY] = key
+        entries[at, CONTENT] = content
+        last[key] = at
+        state[counter] = at + 1
+
+
+@_jit
+def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(behind the object of arguments that opens at i, how it went, whether it was repaired)."""
     repaired = False
-    first_int, first_text = state[N_INTEGERS], state[N_TEXTS]
+    first_integer, first_text = state[N_INTEGERS], state[N_TEXTS]
     i = _skip_space(buf, i + 1)
     while True:
         while buf[i] == 44:
@@ -531,69 +574,41 @@ def _arguments(  # type: ignore[no-untyped-def]
             return i, _STOP_ODD, repaired
         i = _skip_space(buf, i + 1)
         c = buf[i]
-        bare = False
-        if key < 0:
+        after, number, bare = np.int64(_UNREAD), np.int64(MISSING), False
+        quote, escaped = np.int64(-1), False
+        if c == 34:
+            quote, escaped = _string_end(buf, i + 1, end)
+            after = quote + 1 if 0 <= quote < end else quote
+        if 0 <= key < _FIRST_TEXT and (c == 34 or c == 45 or 48 <= c <= 57):
+            if escaped:
+                return i, _STOP_ODD, repaired
+            number, behind = _integer(buf, i + 1 if c == 34 else i, c == 34)
+            if c == 34:
+                if behind != quote:
+                    number = np.int64(MISSING)
+            elif behind >= 0:
+                after = behind
+            elif c != 45 or 48 <= buf[i + 1] <= 57:
+                return i, _STOP_ODD, repaired
+        if after == _UNREAD:
             after, bare = _skip_value(buf, i, end)
-        elif key < _FIRST_TEXT:
-            value = np.int64(MISSING)
-            if c == 34:
-                quote, escaped = _string_end(buf, i + 1, end)
-                if quote < 0 or escaped:
-                    return i, _STOP_ODD, repaired
-                after = quote + 1 if quote < end else end
-                if quote < end:
-                    value, behind = _integer(buf, i + 1, True)
-                    if behind != quote:
-                        value = np.int64(MISSING)
-            elif c == 45 or 48 <= c <= 57:
-                value, after = _integer(buf, i, False)
-                if after < 0:
-                    after, bare = _word_end(buf, i) if not 48 <= buf[i + 1] <= 57 else (-1, False)
-            else:
-                after, bare = _skip_value(buf, i, end)
-            if after >= 0:
-                at = last[key]
-                if at >= first_int and at < state[N_INTEGERS] and int_key[at] == key:
-                    int_value[at] = value
-                elif value != MISSING:
-                    at = state[N_INTEGERS]
-                    int_row[at] = row
-                    int_key[at] = key
-                    int_value[at] = value
-                    last[key] = at
-                    state[N_INTEGERS] = at + 1
-        else:
-            code = np.int64(-1)
-            if c == 34:
-                quote, escaped = _string_end(buf, i + 1, end)
-                after = quote + 1 if 0 <= quote < end else quote
-                if after >= 0 and quote < end:
-                    code = intern(
-                        buf, i + 1, quote, ESCAPED if escaped else PLAIN,
-                        heap, starts, lengths, kinds, hashes, slots, state,
-                    )
-            else:
-                after, bare = _skip_value(buf, i, end)
-                # null is left out, like an argument that is not there
-                if 0 <= after < end and not bare and c != 110:
-                    code = intern(buf, i, after, VALUE, heap, starts, lengths, kinds, hashes, slots, state)
-            if code == -2:
-                return i, _STOP_POOL, repaired
-            if after >= 0:
-                at = last[key]
-                if at >= first_text and at < state[N_TEXTS] and text_key[at] == key:
-                    text_code[at] = code
-                elif code >= 0:
-                    at = state[N_TEXTS]
-                    text_row[at] = row
-                    text_key[at] = key
-                    text_code[at] = code
-                    last[key] = at
-                    state[N_TEXTS] = at + 1
         if after < 0:
             return i, _STOP_ODD, repaired
         if after >= end:
             return i, _STOP_CUT, repaired
+        if 0 <= key < _FIRST_TEXT:
+            _enter(integers, row, key, number, MISSING, first_integer, last, state, N_INTEGERS)
+        elif key >= 0:
+            code = np.int64(-1)
+            # null is left out, like an argument that is not there
+            if not bare and c != 110:
+                start, behind, kind = i, after, np.int64(VALUE)
+                if c == 34:
+                    start, behind, kind = i + 1, quote, np.int64(ESCAPED if escaped else PLAIN)
+                code = _intern(buf, start, behind, kind, heap, strings, slots, state)
+                if code == -2:
+                    return i, _STOP_POOL, repaired
+            _enter(texts, row, key, code, -1, first_text, last, state, N_TEXTS)
         repaired |= bare
         i = _skip_space(buf, after)
         c = buf[i]
@@ -606,18 +621,15 @@ def _arguments(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _event(  # type: ignore[no-untyped-def]
-    buf, i, end, row, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
-    heap, starts, lengths, kinds, hashes, slots, state,
-):
+def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(behind the event that opens at i, how it went, whether it was repaired)."""
     repaired = False
     had_args = False
-    phase[row] = 0
+    dense[row, PHASE] = 0
     for k in range(4):
-        labels[k, row] = -1
-    times[0, row] = MISSING
-    times[1, row] = MISSING
+        dense[row, LABELS + k] = -1
+    dense[row, TIMES] = MISSING
+    dense[row, TIMES + 1] = MISSING
     i = _skip_space(buf, i + 1)
     while True:
         while buf[i] == 44:
@@ -639,50 +651,44 @@ def _event(  # type: ignore[no-untyped-def]
             return i, _STOP_ODD, repaired
         i = _skip_space(buf, i + 1)
         c = buf[i]
-        bare = False
+        after, bare = np.int64(_UNREAD), False
         if key == ARGS:
             if had_args:
                 return i, _STOP_ODD, repaired
             had_args = True
             if c == 123:
-                after, how, mended = _arguments(
-                    buf, i, end, row, int_row, int_key, int_value, text_row, text_key, text_code, last,
-                    heap, starts, lengths, kinds, hashes, slots, state,
-                )
+                after, how, mended = _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state)
                 if how != _OK:
                     return after, how, repaired
                 repaired |= mended
-            else:
-                after, bare = _skip_value(buf, i, end)
         elif TS <= key <= DUR:
             value = np.int64(MISSING)
-            if c == 45 or 48 <= c <= 57:
-                value, after = _time(buf, i)
-                if after < 0:
-                    after, bare = _word_end(buf, i)
-                    value = np.int64(MISSING)
-            elif c == 34:
-                quote, escaped = _string_end(buf, i + 1, end)
-                if quote >= end:
-                    return i, _STOP_CUT, repaired
-                value, behind = _time(buf, i + 1)
-                if quote < 0 or behind != quote:
+            if c == 34 or c == 45 or 48 <= c <= 57:
+                value, behind = _time(buf, i + 1 if c == 34 else i)
+                if c == 34 and behind >= 0:
+                    if buf[behind] != 34:
+                        return i, _STOP_ODD, repaired
+                    after = behind + 1
+                elif behind >= 0:
+                    after = behind
+                elif c != 45:
                     return i, _STOP_ODD, repaired
-                after = quote + 1
-            else:
-                after, bare = _skip_value(buf, i, end)
-            times[key - TS, row] = value
+                else:
+                    # A word like -inf is skipped; a number that is not for _time is no word, and odd.
+                    value = np.int64(MISSING)
+                    if 48 <= buf[i + 1] <= 57:
+                        return i, _STOP_ODD, repaired
+            dense[row, TIMES + key - TS] = value
         elif key == PH:
-            after, bare = _skip_value(buf, i, end)
             if c == 34 and buf[i + 1] == 92:
                 return i, _STOP_ODD, repaired
-            phase[row] = buf[i + 1] if c == 34 and buf[i + 1] < 128 and after > i + 2 else 0
+            dense[row, PHASE] = buf[i + 1] if c == 34 and buf[i + 1] < 128 and buf[i + 1] != 34 else 0
         elif key >= 0:
-            code, after, how, bare = _label(buf, i, end, heap, starts, lengths, kinds, hashes, slots, state)
+            code, after, how, bare = _label(buf, i, end, heap, strings, slots, state)
             if how != _OK:
                 return after, how, repaired
-            labels[key - NAME, row] = code
-        else:
+            dense[row, LABELS + key - NAME] = code
+        if after == _UNREAD:
             after, bare = _skip_value(buf, i, end)
         if after < 0:
             return i, _STOP_ODD, repaired
@@ -699,10 +705,18 @@ def _event(  # type: ignore[no-untyped-def]
             return i, _STOP_ODD, repaired
 
 
-@_jit
+@_entry
 def parse_events(  # type: ignore[no-untyped-def]
-    buf, end, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
-    heap, starts, lengths, kinds, hashes, slots, state,
+    buf,
+    end,
+    dense,
+    integers,
+    texts,
+    last,
+    heap,
+    strings,
+    slots,
+    state,
 ):
     """Read events from state[POSITION] on; returns how it stopped, with state[POSITION] where to go on.
 
@@ -725,15 +739,25 @@ def parse_events(  # type: ignore[no-untyped-def]
         if c != 123:
             return ODD
         row = state[ROWS]
-        ints, texts = state[N_INTEGERS], state[N_TEXTS]
-        if row >= phase.size or ints + SLACK > int_row.size or texts + SLACK > text_row.size:
+        n_integers, n_texts = state[N_INTEGERS], state[N_TEXTS]
+        if row >= dense.shape[0] or n_integers + SLACK > integers.shape[0] or n_texts + SLACK > texts.shape[0]:
             return FULL
         after, how, repaired = _event(
-            buf, i, end, row, phase, labels, times, int_row, int_key, int_value, text_row, text_key, text_code, last,
-            heap, starts, lengths, kinds, hashes, slots, state,
+            buf,
+            i,
+            end,
+            row,
+            dense,
+            integers,
+            texts,
+            last,
+            heap,
+            strings,
+            slots,
+            state,
         )
         if how != _OK or after > end:
-            state[N_INTEGERS], state[N_TEXTS] = ints, texts
+            state[N_INTEGERS], state[N_TEXTS] = n_integers, n_texts
             if how == _STOP_POOL:
                 return POOL_FULL
             return CUT if how == _STOP_CUT or after >= end else ODD
@@ -745,16 +769,16 @@ def parse_events(  # type: ignore[no-untyped-def]
         i = after
 
 
-@_jit
-def group(keys, rows, values, count, first, counts, rows_out, values_out):  # type: ignore[no-untyped-def]
-    """Sort (row, value) pairs by key, keeping their order; counts[k] becomes how many there are of key first + k."""
+@_entry
+def group(entries, count, first, counts, rows_out, values_out):  # type: ignore[no-untyped-def]
+    """Sort entries by key, keeping their order; counts[k] becomes how many there are of key first + k."""
     at = np.zeros(counts.size, np.int64)
     for k in range(count):
-        counts[np.int64(keys[k]) - first] += 1
+        counts[entries[k, KEY] - first] += 1
     for k in range(1, counts.size):
         at[k] = at[k - 1] + counts[k - 1]
     for k in range(count):
-        key = np.int64(keys[k]) - first
-        rows_out[at[key]] = rows[k]
-        values_out[at[key]] = values[k]
+        key = entries[k, KEY] - first
+        rows_out[at[key]] = entries[k, ROW]
+        values_out[at[key]] = entries[k, CONTENT]
         at[key] += 1
