@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import hta.common.trace
     import pandas
 
 Int8 = NDArray[np.int8]
@@ -242,6 +243,55 @@ class Trace:
             texts[column.rows] = [self.strings[code] for code in column.values]
             frame[argument] = texts
         return frame
+
+    def to_hta(self, rank: int | None = None) -> hta.common.trace.Trace:
+        """The trace as the object that Holistic Trace Analysis hands to its analyses, under this rank.
+
+        Times are microseconds from the first row with their nanoseconds kept: HTA's own reader rounds starts up and ends
+        down to whole microseconds. Needs the optional extra `hta`.
+        """
+        import pandas as pd
+        from hta.common.trace import Trace as HtaTrace
+        from hta.common.trace import transform_correlation_to_index
+
+        rows = self.rows(*HTA_CATEGORIES)
+        device = self.kind[rows] >= FIRST_OPERATION
+        loaded = HtaTrace(trace_files={}, trace_dir=".")
+        table = loaded.symbol_table
+        table.add_symbols([*dict.fromkeys(HTA_CATEGORIES.values()), *self.names])
+        code = table.get_sym_id_map()
+        category = np.zeros(max(Kind) + 1, np.int64)
+        for kind, name in HTA_CATEGORIES.items():
+            category[kind] = code[name]
+        names = np.array([code[name] for name in self.names], np.int64)
+        frame = pd.DataFrame(
+            {
+                "index": np.arange(len(rows)),
+                "cat": category[self.kind[rows]],
+                "name": names[self.name_code[rows]],
+                "pid": np.where(device, self.device[rows], self.process[rows]),
+                "tid": np.where(device, self.stream[rows], self.thread[rows]),
+                "ts": (self.start_ns[rows] - self.origin_ns) / 1000,
+                "dur": (self.end_ns[rows] - self.start_ns[rows]) / 1000,
+                "stream": np.where(device, np.maximum(self.stream[rows], 0), NONE),
+                "correlation": self.correlation[rows],
+                "iteration": NONE,
+            }
+        )
+        frame["end"] = frame["ts"] + frame["dur"]
+        key = rank if rank is not None else self.rank or 0
+        loaded.traces[key] = transform_correlation_to_index(frame, table)
+        loaded.meta_data[key] = self.metadata
+        loaded.is_parsed = True
+        return loaded
+
+
+HTA_CATEGORIES = {
+    Kind.OPERATOR: "cpu_op", Kind.CALL: "cuda_runtime", Kind.PYTHON: "python_function", Kind.RANGE: "user_annotation",
+    Kind.SPAN: "user_annotation", Kind.KERNEL: "kernel", Kind.GRAPH: "kernel", Kind.COPY: "gpu_memcpy",
+    Kind.SET: "gpu_memset",
+}  # fmt: skip
+"""Kineto's category of what Holistic Trace Analysis reads; other rows are left out."""
 
 
 def _has(column: Sparse, n: int) -> Bool:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,23 @@ REAL = "ADVISE_REAL_TRACES"
 FORMATS = (".json.gz", ".json", ".sqlite")
 
 
+NEEDS = {"hta": "hta", "torch": "torch", "cluster": "distributed"}
+"""Mark -> the optional package without which a test of that mark cannot run."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `real` run only when ADVISE_REAL_TRACES names a folder; else they are deselected, not skipped."""
+    """Tests that need what is not there are deselected, not skipped: `real` ones the folder that ADVISE_REAL_TRACES
+    names, others an optional package."""
     folder = os.environ.get(REAL)
-    if folder:
-        if not Path(folder).is_dir():
-            raise pytest.UsageError(f"{REAL}: no folder {folder}")
-        return
-    real = [item for item in items if item.get_closest_marker("real")]
-    if real:
-        items[:] = [item for item in items if item not in real]
-        config.hook.pytest_deselected(items=real)
+    if folder and not Path(folder).is_dir():
+        raise pytest.UsageError(f"{REAL}: no folder {folder}")
+    missing = {mark for mark, package in NEEDS.items() if find_spec(package) is None}
+    if not folder:
+        missing.add("real")
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")
