@@ -47,6 +47,18 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
         NothingToAnalyse: nothing in them for what was asked.
         BadUsage: the request cannot be met.
     """
+    return examine(traces, request, errors)[0]
+
+
+def examine(
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = ()
+) -> tuple[Advice, list[Study]]:
+    """The Advice, and the studies that it sums up, in the order of its devices: for reports that draw the timeline.
+
+    Raises:
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
     if request.window not in (None, "steps", "gpu", "all"):
         parse_span(request.window or "")
     chosen = [t for t in traces if request.rank is None or t.rank in (None, request.rank) or len(t.processes) > 1]
@@ -54,8 +66,10 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
     notes: list[Note] = []
     fixes = chosen_fixes(request.what_if)
     what_ifs: list[WhatIf] = []
+    looked_at: list[Study] = []
     for trace in chosen:
         found, health = studies(trace, request)
+        looked_at += found
         notes += [*trace.health, *check_trace(trace), *health]
         for study in found:
             notes += check_device(study.attribution, study.window, study.steps, study.operations)
@@ -68,7 +82,7 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
     memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
     window = devices[0].window if devices else (request.window or "all")
     merged = tuple(merge_notes(notes))
-    return Advice(
+    advice = Advice(
         traces=tuple(_info(trace) for trace in chosen),
         window=window,
         devices=tuple(devices),
@@ -79,6 +93,7 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
         what_if=tuple(what_ifs),
         errors=tuple(errors),
     )
+    return advice, looked_at
 
 
 def chosen_fixes(names: str | None) -> list[Fix]:

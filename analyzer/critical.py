@@ -37,6 +37,12 @@ class CriticalPath:
     """ns on the path: operations under the causes of busy time, the rest under those of idle time."""
     operations: Int64
     """Operations on the path (index into the graph's), in time order."""
+    edges: Int64
+    """The edges walked, from the window's end back to its start; each stands for [since, until), the operation that it
+    starts after for the part until `done`."""
+    since: Int64
+    until: Int64
+    done: Int64
 
 
 def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
@@ -74,7 +80,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     passed += after[on_device & (done > since)].tolist()
     _spread(graph, edges, until - done, sums)
     by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
-    return CriticalPath(window.wall_ns, by_cause, np.array(passed[::-1], np.int64))
+    return CriticalPath(window.wall_ns, by_cause, np.array(passed[::-1], np.int64), edges, since, until, done)
 
 
 def walk_back(by: Any, source: Any, time: Any, point: int, now: int, start: int, path: Any) -> int:
