@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 
 from analyzer.advice import Advice
 from analyzer.analysis import advise_traces
@@ -26,9 +27,16 @@ EPILOG = (
 )
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """All options of `advise`."""
-    p = argparse.ArgumentParser("advise", description=DESCRIPTION, epilog=EPILOG)
+    p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument("traces", nargs="+", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
     p.add_argument("--format", choices=("text", "json"), default="text", help="what is written (default: text)")
     p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")

@@ -10,15 +10,20 @@ import numpy as np
 
 from analyzer.attribution import START_UP, SUBMITTED, Attribution, attribute
 from analyzer.critical import CriticalPath, critical_path
+from analyzer.engines import Use, uses
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import Fix, Saving, saving
 from analyzer.graph import Graph, build_graph
+from analyzer.hardware import Hardware, find
 from analyzer.health import CUT_NS, unexplained
 from analyzer.host import read_host
+from analyzer.inkernel import InKernel, device_of
+from analyzer.phase import Phase, detect
+from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
 from analyzer.summary import inside
 from analyzer.timeline import Timeline, timelines
-from analyzer.trace import Int64, Note, Process, Trace
+from analyzer.trace import Device, Int64, Note, Process, Trace
 from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps
 
 
@@ -32,7 +37,15 @@ class Request:
     device: int | None = None
     rank: int | None = None
     what_if: str | None = None
-    """Names of fixes, comma-separated."""
+    """Names of fixes or ids of rules, comma-separated."""
+    phase: str | None = None
+    """`training`, `prefill` or `decode`, where the recording does not tell."""
+    hardware: str | None = None
+    """Key or name of the device in hardware.toml, where the recording does not tell."""
+    weights: int | None = None
+    """Bytes of the model's weights on one device."""
+    objective: str | None = None
+    """`latency` or `throughput`: what counts in inference."""
 
     def marker(self) -> re.Pattern[str] | None:
         """`--step-marker` as a pattern: a regular expression matched from the name's start.
@@ -82,6 +95,9 @@ class Study:
     operations: Int64
     """Operations of the timeline that run in the window."""
     notes: tuple[Note, ...] = field(default=())
+    request: Request = field(default=Request())
+    peers: tuple[Study, ...] = field(default=(), repr=False, compare=False)
+    """The studies of all devices and ranks that are looked at together, this one among them."""
 
     @property
     def attribution(self) -> Attribution:
@@ -119,6 +135,40 @@ class Study:
         return self.attribution.by_cause(self.window.start_ns, self.window.end_ns)
 
     @cached_property
+    def device(self) -> Device:
+        """What the recording says of the device."""
+        return device_of(self.timeline)
+
+    @cached_property
+    def hardware(self) -> Hardware | None:
+        """The device's peaks; None where it is not known."""
+        return find(self.device, self.request.hardware)
+
+    @cached_property
+    def inkernel(self) -> InKernel:
+        """The model of the device's kernels."""
+        return InKernel(self.timeline, self.hardware)
+
+    @cached_property
+    def phase(self) -> Phase:
+        """What the program does in the window: asked for, else as far as the recording tells."""
+        steps = [(step.start_ns, step.end_ns) for step in self.kept_steps]
+        found = detect(self.timeline, self.inkernel.costs, self.window.start_ns, self.window.end_ns, steps)
+        return found._replace(name=self.request.phase, why="asked for with --phase") if self.request.phase else found
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """Engines, compilers and libraries that the trace shows."""
+        return tuple(uses(self.trace))
+
+    @cached_property
+    def repetition(self) -> Repetition:
+        """How often the work of the window repeats."""
+        kept = [i for i, step in enumerate(self.steps) if step.left_out is None]
+        steps = [np.intersect1d(np.flatnonzero(self.of_step == i), self.operations) for i in kept]
+        return repetition(self.timeline, self.operations, steps if self.window.kind == "steps" else ())
+
+    @cached_property
     def trust(self) -> Trust:
         """How far replays of this window can be believed."""
         return trust(self.program.unchanged, self.window, self.index)
@@ -130,6 +180,21 @@ class Study:
     def saving(self, *fixes: Fix) -> Saving:
         """What these fixes together take off the window's wall time."""
         return saving(self.graph, fixes, self.window, self.index)
+
+
+SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def read_size(text: str) -> int:
+    """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
+
+    Raises:
+        BadUsage: not a size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
+    if not found or found[2].upper() not in SIZES:
+        raise BadUsage(f"--weights {text}: expected a size such as 14GB")
+    return round(float(found[1]) * SIZES[found[2].upper()])
 
 
 def studies(trace: Trace, request: Request) -> tuple[list[Study], list[Note]]:
@@ -173,7 +238,7 @@ def _study(program: Program, index: int, request: Request) -> Study:
     steps = pick_steps(steps, request.steps, timeline.trace.name) if request.steps else leave_out(attribution, steps)
     window = choose_window(timeline, steps, "steps" if request.steps else request.window)
     operations = inside(timeline, window.start_ns, window.end_ns)
-    return Study(program, index, window, tuple(steps), of_step, operations)
+    return Study(program, index, window, tuple(steps), of_step, operations, request=request)
 
 
 def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:

@@ -16,19 +16,21 @@ LAYERS: tuple[set[str], ...] = (
     {"trace", "sharing"},
     {"ingest", "kernels", "facts", "shapes", "lookup"},
     {"host", "hardware", "formulas"},
-    {"timeline", "traffic"},
+    {"timeline", "traffic", "diagram"},
     {"costs", "geometry"},
     {"calibration"},
     {"inkernel"},
     {"roofline"},
     {"attribution"},
-    {"window"},
+    {"window", "repetition"},
     {"summary", "engines", "graph"},
     {"health"},
     {"phase", "replay"},
-    {"changes", "critical"},
+    {"changes", "critical", "efficiency"},
     {"fixes"},
     {"study"},
+    {"rule"},
+    {"evidence", "engine"},
     {"advice", "progress"},
     {"verdict"},
     {"analysis"},
@@ -43,6 +45,9 @@ LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 LAZY = ("numba", "pandas", "networkx", "torch", "hta")
 """What is slow to import, and not needed for a small trace."""
+
+RULES_MAY_USE = LEVEL["engine"]
+"""Rules import from the layers above the engine, and `evidence`; never each other."""
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
@@ -82,6 +87,14 @@ def test_imports_point_to_earlier_layers(path: Path) -> None:
     package = ".".join(path.relative_to(ROOT).parent.parts)
     names = imported(ast.parse(path.read_text(encoding="utf-8")), package)
     assert violations(part_of(path), names) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rules").glob("*.py")), ids=lambda path: path.stem)
+def test_rules_import_neither_each_other_nor_what_reads_their_findings(path: Path) -> None:
+    for name in imported(ast.parse(path.read_text(encoding="utf-8")), "analyzer.rules"):
+        parts = name.split(".")
+        if parts[0] == "analyzer":
+            assert parts[1] == "evidence" or LEVEL.get(parts[1], RULES_MAY_USE) < RULES_MAY_USE, name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,295 @@
+"""Finds the rules, asks each of them about a device, prices what they say, and ranks it.
+
+Findings are ranked greedily by what they save on top of the better ones, so that the savings shown never add up to more
+than the wall time and no stretch of it is saved twice.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+
+from analyzer.errors import BadUsage
+from analyzer.facts import fact
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.health import check_device
+from analyzer.replay import replay, wall_ns
+from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Rule, Skipped
+from analyzer.study import Study
+
+
+@dataclass(frozen=True)
+class Joint:
+    """All priced findings of a device together."""
+
+    file: str
+    device: int
+    saving_ns: tuple[int, int]
+    speedup: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the rules say of one device."""
+
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...]
+    errors: tuple[str, ...]
+    joint: Joint | None
+
+
+def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
+    """The rules of the package and of a user's own folder, by id; and what could not be loaded.
+
+    Raises:
+        BadUsage: there is no such folder.
+    """
+    package = import_module("analyzer.rules")
+    rules: dict[str, Rule] = {}
+    errors: list[str] = []
+    for name in sorted(module.name for module in iter_modules(package.__path__)):
+        _collect(rules, import_module(f"analyzer.rules.{name}"))
+    if folder is not None:
+        if not folder.is_dir():
+            raise BadUsage(f"--rules {folder}: no such folder")
+        for path in sorted(folder.glob("*.py")):
+            errors += _collect_file(rules, path)
+    return sorted(rules.values(), key=lambda rule: rule.id), errors
+
+
+def _collect(rules: dict[str, Rule], module: ModuleType) -> None:
+    for value in vars(module).values():
+        if isinstance(value, Rule):
+            rules[value.id] = replace(value, path=str(module.__file__ or ""))
+
+
+def _collect_file(rules: dict[str, Rule], path: Path) -> list[str]:
+    """Add the rules of a user's file, which may do anything; what went wrong."""
+    try:
+        _collect(rules, _load(path))
+    except Exception as error:
+        return [f"{path}: {type(error).__name__}: {error}"]
+    return []
+
+
+def _load(path: Path) -> ModuleType:
+    """A module that no import system knows, so that it can replace none."""
+    name = f"analyzer_user_rules_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[name]
+    return module
+
+
+def named_rule(rules: Iterable[Rule], name: str) -> Rule:
+    """The rule of this id.
+
+    Raises:
+        BadUsage: there is none.
+    """
+    known = {rule.id: rule for rule in rules}
+    if name not in known:
+        raise BadUsage(f"no rule {name}; there are {', '.join(known)}")
+    return known[name]
+
+
+def judge(study: Study, rules: Sequence[Rule]) -> Verdicts:
+    """What the rules say of a device, ranked."""
+    claims, skipped, errors = list[tuple[Rule, Claim]](), list[Skipped](), list[str]()
+    cold = withheld(study)
+    for rule in rules:
+        why = unfit(rule, study) or (cold if not rule.cold else None)
+        if why:
+            skipped.append(_skip(rule, study, why))
+            continue
+        try:
+            said = list(rule.check(study))
+        except Exception as error:  # one rule's mistake must not cost the others
+            place = f"{study.trace.name}, device {study.timeline.device}"
+            errors.append(f"rule {rule.id} failed on {place}: {type(error).__name__}: {error}")
+            continue
+        worth = [claim for claim in said if claim.ns >= WORTH * study.window.wall_ns or claim.first]
+        claims += [(rule, claim) for claim in worth]
+        if not worth:
+            small = "what it found is below 1 % of the wall" if said else "nothing of the kind in the window"
+            skipped.append(_skip(rule, study, small))
+    findings, left, joint = rank(study, claims)
+    return Verdicts(tuple(findings), (*skipped, *left), tuple(errors), joint)
+
+
+def unfit(rule: Rule, study: Study) -> str | None:
+    """Why a rule cannot be asked about a device; None where it can."""
+    for need in rule.needs:
+        if why := NEEDS[need](study):
+            return why
+    if rule.phases and study.phase.name not in rule.phases:
+        source = fact(rule.because)
+        where = f"{source.document}, section {source.section}"
+        if study.phase.name == "unknown":
+            return f"it is about {' and '.join(rule.phases)}, and the phase is not known (--phase); see {where}"
+        return f"it does not apply to {study.phase.name}: {source.says.rstrip('.')} ({where})"
+    return None
+
+
+def withheld(study: Study) -> str | None:
+    """Why nothing is advised on a cold start."""
+    notes = check_device(study.attribution, study.window, study.steps, study.operations)
+    cold = next((note for note in notes if note.code == "cold"), None)
+    return f"withheld: {cold.message}" if cold else None
+
+
+def _skip(rule: Rule, study: Study, why: str) -> Skipped:
+    return Skipped(rule.id, why, study.trace.name, study.timeline.device)
+
+
+def distrust(study: Study) -> str | None:
+    """Why no saving is shown for a device; None where replays are trusted."""
+    trust = study.trust
+    if trust.enough:
+        return None
+    return (
+        f"the unchanged replay is off by {trust.error:+.1%} and {trust.unexplained:.1%} of the wall rests on waits that "
+        "nothing recorded explains: together more than 5 %, so no saving is shown"
+    )
+
+
+@dataclass
+class _Applied:
+    """The graphs with the fixes taken so far, and their wall times."""
+
+    study: Study
+    low: Graph = field(init=False)
+    high: Graph = field(init=False)
+    before: int = field(init=False)
+    low_wall: int = field(init=False)
+    high_wall: int = field(init=False)
+    saved: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        self.low = self.high = self.study.graph
+        self.before = self.low_wall = self.high_wall = self.wall(self.low)
+
+    def wall(self, graph: Graph) -> int:
+        return wall_ns(replay(graph), self.study.window, self.study.index)
+
+    def with_fix(self, fix: Fix) -> tuple[Graph, Graph, int, int]:
+        low, high = fix.low(self.low), fix.high(self.high)
+        return low, high, min(self.wall(low), self.low_wall), min(self.wall(high), self.high_wall)
+
+    def marginal(self, claim: Claim) -> tuple[int, int]:
+        """What a claim's fix saves on top, pessimistic and optimistic."""
+        assert claim.fix is not None
+        _, _, low_wall, high_wall = self.with_fix(claim.fix)
+        low, high = (self.low_wall - low_wall) * claim.fix.low_share, self.high_wall - high_wall
+        bound = self.before if claim.at_most_ns is None else claim.at_most_ns
+        return int(min(low, high, bound)), int(min(high, bound))
+
+    def take(self, claim: Claim, saving: tuple[int, int]) -> None:
+        assert claim.fix is not None
+        self.low, self.high, self.low_wall, self.high_wall = self.with_fix(claim.fix)
+        self.saved = (self.saved[0] + saving[0], self.saved[1] + saving[1])
+
+
+def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Finding], list[Skipped], Joint | None]:
+    """The findings: doubts about the trace, then savings by what they add, then what has no price by its time."""
+    wall, why = study.window.wall_ns, distrust(study)
+    unpriced = {id(claim): why or _unpriced(claim, study) for _, claim in claims}
+    priced = [(rule, claim) for rule, claim in claims if not unpriced[id(claim)]]
+    rest = [(rule, claim) for rule, claim in claims if unpriced[id(claim)]]
+    findings, skipped = list[Finding](), list[Skipped]()
+    joint = None
+    if priced:
+        applied = _Applied(study)
+        alone = {id(claim): applied.marginal(claim) for _, claim in priced}
+        for rule, claim in priced:
+            if alone[id(claim)][1] < WORTH * wall:
+                skipped.append(_skip(rule, study, f"it would save {alone[id(claim)][1] / wall:.1%} at most, below 1 %"))
+        left = [pair for pair in priced if alone[id(pair[1])][1] >= WORTH * wall]
+        adds = alone
+        while left:
+            best = max(left, key=lambda pair: _root(pair[1], adds[id(pair[1])]))
+            left = [pair for pair in left if pair is not best]
+            rule, claim = best
+            saving = adds[id(claim)]
+            if saving[1] < WORTH * wall:
+                first = findings[0].rule if findings else ""
+                skipped.append(
+                    _skip(rule, study, f"what it would save is saved already by what comes first ({first} …)")
+                )
+                continue
+            applied.take(claim, saving)
+            findings.append(_finding(study, rule, claim, saving, alone[id(claim)], ""))
+            adds = {id(other): applied.marginal(other) for _, other in left}
+        if findings:
+            low, high = (int(min(ns, wall)) for ns in applied.saved)
+            joint = Joint(study.trace.name, study.timeline.device, (low, high), speedup(wall, (low, high)))
+    rest.sort(key=lambda pair: -pair[1].ns)
+    said = [(claim.first, _finding(study, rule, claim, None, None, unpriced[id(claim)])) for rule, claim in rest]
+    return [f for first, f in said if first] + findings + [f for first, f in said if not first], skipped, joint
+
+
+def _root(claim: Claim, saving: tuple[int, int]) -> float:
+    """What a claim is ranked by: its saving, as far as it is time of its own.
+
+    A replay lets other waits hide behind time that a fix frees (a loader behind queued work, once launching is quick). The
+    wait's own rule comes first all the same: each stretch of time has one root cause.
+    """
+    return min(sum(saving) / 2, claim.ns)
+
+
+def _unpriced(claim: Claim, study: Study) -> str:
+    """Why a claim has no price; empty where it has one."""
+    if claim.fix is None:
+        return "no change of the timeline stands for it"
+    return claim.fix.refuses(study.graph) or ""
+
+
+def speedup(wall: int, saving: tuple[int, int]) -> tuple[float, float]:
+    """Wall time before over after."""
+    low, high = (wall / max(wall - ns, 1) for ns in saving)
+    return low, high
+
+
+def _finding(
+    study: Study, rule: Rule, claim: Claim, saving: tuple[int, int] | None, alone: tuple[int, int] | None, unpriced: str
+) -> Finding:  # fmt: skip
+    assumes = claim.fix.assumes if claim.fix and saving else ()
+    model = "modelled" if saving else "measured"
+    grade = max(claim.grade, model, "assumed" if assumes else "measured", key=GRADES.index)
+    doubts = tuple(filter(None, (study.repetition.doubt, *claim.doubts)))
+    rank = study.process.rank
+    return Finding(
+        rule=rule.id,
+        title=rule.title,
+        message=claim.message,
+        file=study.trace.name,
+        rank=rank if rank is not None else study.trace.rank,
+        device=study.timeline.device,
+        ns=claim.ns,
+        saving_ns=saving,
+        alone_ns=alone,
+        speedup=speedup(study.window.wall_ns, alone) if alone else None,
+        unpriced=unpriced,
+        grade=grade,
+        confidence="low" if doubts else "high",
+        doubts=doubts,
+        evidence=claim.evidence,
+        formula=claim.formula,
+        assumes=assumes,
+        sources=rule.sources(),
+        how=claim.how,
+        verify=rule.section("How to verify"),
+    )

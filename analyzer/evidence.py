@@ -1,0 +1,68 @@
+"""The events behind a claim, as what people can look up: names, counts, first places, the line of Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from analyzer.attribution import CODE
+from analyzer.kernels import readable
+from analyzer.rule import Evidence
+from analyzer.study import Study
+from analyzer.summary import readable_host, user_line
+from analyzer.trace import NONE, Int64
+
+PLACES = 3  # first places shown: enough to find one in a viewer
+
+
+def at_ms(study: Study, instants: Sequence[int]) -> tuple[float, ...]:
+    """Milliseconds from the trace's first event, of the first few."""
+    return tuple(round((t - study.trace.origin_ns) / 1e6, 6) for t in sorted(instants)[:PLACES])
+
+
+def python_line(study: Study, row: int) -> str:
+    """The user's line around a host record; empty where no stacks were recorded."""
+    return user_line(study.timeline, int(study.timeline.host.frame[row])) if row != NONE else ""
+
+
+def of_causes(study: Study, *causes: str, names: int = 3) -> tuple[Evidence, ...]:
+    """The host records that most of the idle time of these causes rests on, the largest first."""
+    pieces, trace, window = study.attribution.pieces, study.trace, study.window
+    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
+    mine = np.flatnonzero((ns > 0) & np.isin(pieces.cause, [CODE[cause] for cause in causes]))
+    sums: Counter[str] = Counter()
+    first: dict[str, list[int]] = {}
+    for piece in mine.tolist():
+        row = int(pieces.row[piece])
+        what = readable_host(trace, row) if row != NONE else "nothing recorded"
+        sums[what] += int(ns[piece])
+        first.setdefault(what, []).append(piece)
+    return tuple(
+        Evidence(
+            what, len(first[what]), total, at_ms(study, pieces.start[first[what]].tolist()),
+            python_line(study, int(pieces.row[first[what][0]])),
+        )
+        for what, total in sums.most_common(names)
+    )  # fmt: skip
+
+
+def of_rows(study: Study, rows: Int64, what: str = "") -> Evidence:
+    """Host records; named by the first of them unless told."""
+    trace = study.trace
+    name = what or (readable_host(trace, int(rows[0])) if len(rows) else "")
+    ns = int((trace.end_ns[rows] - trace.start_ns[rows]).sum())
+    starts = trace.start_ns[rows[:PLACES]].tolist()
+    return Evidence(name, len(rows), ns, at_ms(study, starts), python_line(study, int(rows[0])) if len(rows) else "")
+
+
+def of_operations(study: Study, operations: Int64, what: str = "") -> Evidence:
+    """Device operations (index into the timeline); named by the most frequent of them unless told."""
+    timeline = study.timeline
+    codes = Counter(study.trace.name_code[timeline.row[operations]].tolist())
+    name = what or (readable(study.trace.names[codes.most_common(1)[0][0]]) if codes else "")
+    ns = int((timeline.end - timeline.start)[operations].sum())
+    launch = next((int(r) for r in timeline.launch[operations].tolist() if r != NONE), NONE)
+    starts = timeline.start[operations].tolist()
+    return Evidence(name, len(operations), ns, at_ms(study, starts), python_line(study, launch))

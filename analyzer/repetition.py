@@ -1,0 +1,78 @@
+"""How often the work of a window repeats: its marked steps, else the period of its launch sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.timeline import Timeline
+from analyzer.trace import NONE, Int64
+
+ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
+SAME = 0.95  # share of launches that match the ones a period before: data-dependent kernels may differ
+SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The same work several times."""
+
+    count: int
+    """Marked steps, or periods of the launch sequence; 1 where nothing repeats."""
+    identical: int
+    """How many of them launch the same kernels with the same grids in the same order."""
+    operations: float
+    """Operations of one of them, on average."""
+    inferred: bool
+    """From the launch sequence; nobody marked steps."""
+
+    @property
+    def enough(self) -> bool:
+        return self.count >= ENOUGH
+
+    @property
+    def doubt(self) -> str:
+        """Why a finding rests on little, empty where it does not."""
+        if self.enough:
+            return ""
+        what = "one step" if self.count == 1 else f"{self.count} steps"
+        return f"rests on {what} only: record at least {ENOUGH} after warm-up"
+
+
+def repetition(timeline: Timeline, operations: Int64, steps: Sequence[Int64]) -> Repetition:
+    """The repetition of marked steps (the operations of each), else what the sequence of these operations shows."""
+    if steps:
+        sequences = Counter(signature(timeline, step).tobytes() for step in steps)
+        return Repetition(len(steps), max(sequences.values()), sum(map(len, steps)) / len(steps), inferred=False)
+    sequence = signature(timeline, operations)
+    found = period(sequence)
+    if not found:
+        return Repetition(1, 1, len(operations), inferred=True)
+    count = len(sequence) // found
+    return Repetition(count, count, found, inferred=True)
+
+
+def signature(timeline: Timeline, operations: Int64) -> Int64:
+    """A number for each operation, in order of launch: equal for the same kernel with the same grid."""
+    trace = timeline.trace
+    begun = np.where(timeline.linked, trace.start_ns[timeline.launch], timeline.start)[operations]
+    ordered = operations[np.lexsort((timeline.start[operations], begun))]
+    rows = timeline.row[ordered]
+    grids = trace.texts["grid"].dense(len(trace))[rows] if "grid" in trace.texts else np.full(len(rows), NONE)
+    return np.asarray(trace.name_code[rows].astype(np.int64) * (1 << 32) + grids, np.int64)
+
+
+def period(sequence: Int64) -> int | None:
+    """The shortest length after which the sequence repeats at least three times; None when it does not."""
+    values, counts = np.unique(sequence, return_counts=True)
+    # A period holds each value a whole number of times; the distances of values that occur often come first.
+    for count in np.unique(counts[counts >= ENOUGH])[::-1].tolist():
+        places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
+        length = int(np.median(np.diff(places)))
+        fits = SHORTEST <= length <= len(sequence) // ENOUGH
+        if fits and np.mean(sequence[length:] == sequence[:-length]) >= SAME:
+            return length
+    return None

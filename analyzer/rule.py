@@ -1,0 +1,225 @@
+"""What a rule is, what it says of a device, and what becomes of that.
+
+A rule is a function of a Study that yields Claims; the engine prices them by replay and makes Findings. `analyzer.rules`
+says how to write one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from analyzer.facts import fact
+from analyzer.fixes import Fix
+from analyzer.study import Study
+from analyzer.trace import Kind
+
+GRADES = ("measured", "modelled", "assumed")
+"""From strong to weak; a finding has the grade of its weakest input."""
+
+WORTH = 0.01  # of the wall: below it a run's own noise is as large, and a list of crumbs helps nobody
+COPY_AND_LAUNCH = 0.5  # share of operations with a launch call from which launches can be judged at all
+
+PHASES = ("training", "prefill", "decode")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Events that a claim rests on."""
+
+    what: str
+    count: int
+    ns: int | None = None
+    """Their time, where that says something."""
+    at_ms: tuple[float, ...] = ()
+    """Where the first of them are, from the trace's first event."""
+    python: str = ""
+    """The user's line behind the first of them, where stacks were recorded."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rule says of one device."""
+
+    message: str
+    """What is so, with its numbers."""
+    ns: int
+    """Wall time of the window that it is about."""
+    how: str
+    """What to do, in one or two sentences, for the framework that the trace shows."""
+    fix: Fix | None = None
+    """The change that the engine prices; without one the claim is a question or a statement."""
+    evidence: tuple[Evidence, ...] = ()
+    formula: str = ""
+    """How the numbers come about, with them."""
+    grade: str = "measured"
+    """Of the weakest input besides the replay."""
+    doubts: tuple[str, ...] = ()
+    """Why it may be wrong here; any of them makes the confidence low."""
+    at_most_ns: int | None = None
+    """Bound of the saving that the rule knows besides the replay."""
+    first: bool = False
+    """To be read before any saving: the trace itself is doubtful."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A claim of a document that a rule rests on."""
+
+    key: str
+    document: str
+    section: str
+    says: str
+    correction: str | None
+    """What is right instead, where the document errs."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What to change on one device, and what it gives. Plain data."""
+
+    rule: str
+    title: str
+    message: str
+    file: str
+    rank: int | None
+    device: int
+    ns: int
+    saving_ns: tuple[int, int] | None
+    """Pessimistic and optimistic, on top of the findings before it; None where it cannot be priced."""
+    alone_ns: tuple[int, int] | None
+    """What it would save by itself."""
+    speedup: tuple[float, float] | None
+    """Wall time before over after, alone."""
+    unpriced: str
+    """Why there is no saving; empty where there is one."""
+    grade: str
+    confidence: str
+    """`high`, or `low` with its reasons in `doubts`."""
+    doubts: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    formula: str
+    assumes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    how: str
+    verify: str
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that says nothing of a device, and why."""
+
+    rule: str
+    why: str
+    file: str
+    device: int
+
+
+Check = Callable[[Study], Iterable[Claim]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule with its page, its sources and its cases."""
+
+    id: str
+    title: str
+    check: Check
+    page: str
+    cites: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Names of NEEDS."""
+    phases: tuple[str, ...] = ()
+    """The phases it is about; none: any."""
+    because: str = ""
+    """Key of the claim that says why it is not about the others."""
+    cold: bool = False
+    """It speaks of a cold start too; other rules are silent there."""
+    fires: tuple[str, ...] = ()
+    quiet: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+    """Drawings in which it should fire and does not yet, or should not and does (`quiet` in their last line)."""
+    path: str = field(default="", compare=False)
+
+    def section(self, heading: str) -> str:
+        """The text of one heading of the page; empty when the page has none."""
+        found = re.search(rf"^{heading}: *(.+?)(?=\n\n|\Z)", self.page, re.DOTALL | re.MULTILINE)
+        return " ".join(found[1].split()) if found else ""
+
+    def sources(self) -> tuple[Source, ...]:
+        found = map(fact, self.cites)
+        return tuple(Source(f.key, f.document, f.section, f.says, f.correction) for f in found)
+
+
+def rule(
+    *,
+    title: str,
+    cites: Iterable[str],
+    needs: Iterable[str] = (),
+    phases: Iterable[str] = (),
+    because: str = "",
+    cold: bool = False,
+    fires: Iterable[str] = (),
+    quiet: Iterable[str] = (),
+    misses: Iterable[str] = (),
+) -> Callable[[Check], Rule]:
+    """Make a Rule of a function; its id is the function's name with dashes, its page the docstring."""
+
+    def make(check: Check) -> Rule:
+        name = getattr(check, "__name__", "rule")
+        page = inspect.cleandoc(check.__doc__ or "")
+        return Rule(
+            name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold,
+            tuple(fires), tuple(quiet), tuple(misses),
+        )  # fmt: skip
+
+    return make
+
+
+def _needs_host(study: Study) -> str | None:
+    return None if study.timeline.host.launching else "the trace has no host events of a thread that launches"
+
+
+def _needs_operators(study: Study) -> str | None:
+    recorded = (study.trace.kind == Kind.OPERATOR).any()
+    return None if recorded else "the trace has no operators (record ProfilerActivity.CPU)"
+
+
+def _needs_launches(study: Study) -> str | None:
+    linked = float(study.timeline.linked[study.operations].mean()) if len(study.operations) else 0.0
+    return None if linked >= COPY_AND_LAUNCH else f"only {linked:.0%} of the operations have a launch call in the trace"
+
+
+def _needs_shapes(study: Study) -> str | None:
+    return None if "Input Dims" in study.trace.texts else "the trace has no shapes (record_shapes=True)"
+
+
+def _needs_hardware(study: Study) -> str | None:
+    return None if study.hardware else f"no peaks are known for {study.device.name or 'the device'} (--hardware NAME)"
+
+
+def _needs_ranks(study: Study) -> str | None:
+    return None if len(study.peers) > 1 else "needs the traces of several ranks"
+
+
+def _needs_memory(study: Study) -> str | None:
+    return None if len(study.trace.memory.time_ns) else "the trace has no memory events (profile_memory=True)"
+
+
+def _needs_graph(study: Study) -> str | None:
+    return None if study.trust.enough else "the replay of this trace is not trusted"
+
+
+NEEDS: dict[str, Callable[[Study], str | None]] = {
+    "host": _needs_host,
+    "operators": _needs_operators,
+    "launches": _needs_launches,
+    "shapes": _needs_shapes,
+    "hardware": _needs_hardware,
+    "ranks": _needs_ranks,
+    "memory": _needs_memory,
+    "graph": _needs_graph,
+}
+"""What a rule may need, and why a study has not got it (None: it has)."""

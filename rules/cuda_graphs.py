@@ -1,0 +1,163 @@
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from analyzer.changes import regions
+from analyzer.evidence import of_causes, of_rows
+from analyzer.facts import value
+from analyzer.fixes import FIXES
+from analyzer.health import in_graph_replay
+from analyzer.rule import Claim, Evidence, rule
+from analyzer.study import Study
+from analyzer.summary import is_graph_launch
+from analyzer.trace import Kind
+
+LOST = 0.10  # of the wall to launching: a capture constrains the program, less does not pay for that
+BUSY = 0.95  # busy above this share: what is left between kernels is no graph's to give
+REPLAYED = 0.5  # share of operations that graphs replay already
+CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the odd branch stay outside the graph
+ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
+
+
+@rule(
+    title="Launches that a CUDA Graph would replay at once",
+    cites=("tvi-matrix-cuda-graphs", "tvi-launch-graph", "tvi-cause-launch", "tvi-launch-sensitivity"),
+    needs=("host", "launches"),
+    fires=(
+        """
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        repeat: 4
+        """,
+        # No markers: the sequence itself repeats. A synchronisation ends each round and stays outside the graphs.
+        """
+        host OO.a.OO.b.OO.c.OO.d.S==
+        s7   ....a.....b....c....dd.
+        repeat: 5
+        """,
+        # One step only: advised with low confidence.
+        """
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        """,
+    ),
+    quiet=(
+        # Every step launches something else.
+        """
+        step |.........|.........|.........|.........
+        host OO.a.OO.b.OO.c.OO.dOO.e.OO.f.OO.g.OO.h
+        s7   ....a.....b....c...d...e.....f....g...h
+        """,
+        # The device is busy; launching hides behind it.
+        """
+        step |...................
+        host O.aO.bO.cO.d.......
+        s7   ...aaaaabbbbbcccccdd
+        repeat: 4
+        """,
+        # A graph already.
+        """
+        step |...................
+        host OOOOOO.g...........
+        s7   ........gg.gg.gg.gg.
+        g: graph
+        repeat: 4
+        """,
+        # Idle, but for the data loader.
+        """
+        step |...................
+        host DDDDDDDDDDDDDDDDa..
+        s7   .................aa.
+        repeat: 4
+        """,
+        # Idle, but for blocking synchronisations between all launches: there is nothing to capture.
+        """
+        step |...................
+        host a.S===b.S===c.S===.
+        s7   .aaaa..bbbb..cccc..
+        repeat: 4
+        """,
+    ),
+)
+def cuda_graphs(study: Study) -> Iterator[Claim]:
+    """The host launches kernels one by one more slowly than the device runs them, and always the same ones.
+
+    Why it costs: each launch takes the host several microseconds of framework code and one runtime call. Kernels shorter
+    than that leave the device waiting for the next one. A graph replays all of them with a single call.
+
+    What to do: `torch.compile(mode="reduce-overhead")`, `torch.cuda.graph` or `torch.cuda.make_graphed_callables`, in an
+    inference server its CUDA-graph option. Shapes have to be fixed (pad to a few sizes), inputs have to stay at the same
+    addresses, and nothing inside may synchronise or allocate with cudaMalloc.
+
+    How to verify: record again; one graph launch stands where the launches were, and the idle time between kernels is
+    gone.
+
+    When it must not fire: the device is busy anyway, graphs replay the work already, the sequence changes from step to
+    step, or synchronisations between the launches leave nothing to capture.
+    """
+    wall = study.window.wall_ns
+    launching = ["framework", "python", "launch-call", "launch-latency", "queued-gap"]
+    recorded = bool((study.trace.kind == Kind.OPERATOR).any())
+    if not recorded:  # without operators the work between two launches has no name
+        launching.append("host-unknown")
+    lost = sum(study.causes.get(cause, 0) for cause in launching)
+    idle = sum(ns for cause, ns in study.causes.items() if cause in _IDLE)
+    if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(study) > REPLAYED:
+        return
+    repetition = study.repetition
+    if repetition.count > 1 and repetition.identical < ALIKE * repetition.count:
+        return
+    if not regions(study.graph):  # no two launches without a wait between them
+        return
+    rows = np.unique(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
+    calls, steps = len(rows), max(repetition.count, 1)
+    forbids = tuple(_forbids(study))
+    yield Claim(
+        message=f"{lost / wall:.1%} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: "
+        f"{calls:,} launches, {calls / steps:,.0f} in each of {steps} step{'s' * (steps > 1)}, "
+        + ("the same ones every time." if steps > 1 else "with nothing to compare them with."),
+        ns=lost,
+        how="Capture the step: torch.compile(mode=\"reduce-overhead\") or torch.cuda.make_graphed_callables, fixed shapes."
+        + (f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""),
+        fix=replace(FIXES["cuda-graphs"], low_share=CAPTURED),
+        evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),
+        formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
+        f"{value('tvi-launch-graph', 't') * 1e6:g} µs stay",
+        doubts=tuple(_doubts(study, recorded)),
+    )  # fmt: skip
+
+
+_IDLE = frozenset(
+    ("framework", "python", "launch-call", "launch-latency", "queued-gap", "host-unknown", "device-unknown", "host-sync",
+     "dependency-wait", "dataloader", "copy-staging", "allocator", "module-load", "compile", "garbage-collection", "profiler")
+)  # fmt: skip
+
+
+def _replayed(study: Study) -> float:
+    """The share of operations that graphs replay."""
+    timeline, mine = study.timeline, study.operations
+    graph = {
+        row for row in np.unique(timeline.launch[mine]).tolist() if row >= 0 and is_graph_launch(study.trace.label(row))
+    }
+    inside = np.isin(timeline.launch[mine], list(graph)) | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
+    holes = in_graph_replay(timeline, timeline.start[mine], timeline.end[mine])
+    return float((inside | holes).mean())
+
+
+def _forbids(study: Study) -> Iterator[Evidence]:
+    """Blocking calls inside the window: each ends what can be captured."""
+    blocking, trace, window = study.attribution.blocking, study.trace, study.window
+    inside = (trace.end_ns[blocking.row] >= window.start_ns) & (trace.end_ns[blocking.row] < window.end_ns)
+    for copies, what in ((False, "synchronisations"), (True, "blocking copies")):
+        if len(rows := blocking.row[inside & (blocking.is_copy == copies)]):
+            yield of_rows(study, rows, f"{len(rows)} {what} ({trace.label(int(rows[0]))})")
+
+
+def _doubts(study: Study, recorded: bool) -> Iterator[str]:
+    if not recorded:
+        yield "no operators were recorded, so what the host did between launches is a guess"
+    if study.attribution.queued_gap_ns == 0:
+        yield "this recorder counts launch costs into the kernels (gaps of queued kernels are exactly 0)"

@@ -1,0 +1,163 @@
+"""The engine with rules made by hand: what is asked, kept, skipped, priced, ranked."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analyzer.engine import find_rules, judge, named_rule
+from analyzer.errors import BadUsage
+from analyzer.fixes import FIXES, Fix, unchanged
+from analyzer.replay import Trust
+from analyzer.rule import Claim, Rule, rule
+from analyzer.study import Study
+from tests.test_rules import study_of
+
+SLOW_LOADER = """
+ step |...................
+ host DDDDDOO.aOO.bOO.cOO.d
+ s7   .........a....b...c..d
+ repeat: 4
+"""
+LAUNCH_BOUND = SLOW_LOADER.replace("DDDDD", ".....")
+
+
+def claim(study: Study, cause: str, *, fix: Fix | None = None, share: float = 0.5) -> Claim:
+    return Claim(f"{cause} 1", round(share * study.window.wall_ns), "do", fix=fix)
+
+
+def made(name: str, check: object, **more: object) -> Rule:
+    """A rule of this id."""
+
+    def function(study: Study) -> Iterable[Claim]:
+        """It is so.
+
+        How to verify: look again.
+        """
+        return check(study)  # type: ignore[operator,no-any-return]
+
+    function.__name__ = name
+    return rule(title=name, cites=("tvi-cause-launch",), **more)(function)  # type: ignore[arg-type]
+
+
+def test_a_rule_that_raises_is_kept_beside_the_others() -> None:
+    def broken(study: Study) -> Iterator[Claim]:
+        yield claim(study, "first")
+        raise ZeroDivisionError("no steps")
+
+    good = made("good", lambda study: [claim(study, "second")])
+    verdicts = judge(study_of(SLOW_LOADER), [made("broken", broken), good])
+    assert [finding.rule for finding in verdicts.findings] == ["good"]
+    assert verdicts.errors == ("rule broken failed on drawing, device 0: ZeroDivisionError: no steps",)
+
+
+@pytest.mark.parametrize(
+    ("need", "why"),
+    [
+        ("shapes", "no shapes"), ("hardware", "no peaks are known"), ("ranks", "several ranks"), ("memory", "no memory events"),
+    ],
+)  # fmt: skip
+def test_a_rule_without_what_it_needs_is_skipped_with_the_reason(need: str, why: str) -> None:
+    verdicts = judge(study_of(SLOW_LOADER), [made("needy", lambda study: [claim(study, "x")], needs=(need,))])
+    assert verdicts.findings == ()
+    assert why in verdicts.skipped[0].why
+
+
+def test_a_rule_of_another_phase_says_which_document_says_so() -> None:
+    megakernel = made(
+        "mega", lambda study: [claim(study, "x")], phases=("decode",), because="tvi-megakernel-not-training"
+    )
+    skipped = judge(study_of(SLOW_LOADER + " phase: training"), [megakernel]).skipped
+    assert "does not apply to training" in skipped[0].why
+    assert "training-vs-inference, section Q3" in skipped[0].why
+    assert judge(study_of(SLOW_LOADER + " phase: decode"), [megakernel]).findings
+    assert "phase is not known" in judge(study_of(SLOW_LOADER), [megakernel]).skipped[0].why
+
+
+def test_findings_are_ranked_by_what_they_add() -> None:
+    """Two rules about the same time: the second is dropped, its time is saved already."""
+    study = study_of(SLOW_LOADER)
+    loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
+    again = made("again", lambda s: [claim(s, "again", fix=replace(FIXES["dataloader"], low_share=0.1))])
+    graphs = made("graphs", lambda s: [claim(s, "graphs", fix=FIXES["cuda-graphs"])])
+    verdicts = judge(study, [loader, again, graphs])
+    assert {finding.rule for finding in verdicts.findings} == {"loader", "graphs"}
+    assert "saved already" in next(s.why for s in verdicts.skipped if s.rule == "again")
+    savings = [finding.saving_ns for finding in verdicts.findings]
+    assert all(low <= high for low, high in filter(None, savings))
+    assert verdicts.joint is not None
+    low, high = verdicts.joint.saving_ns
+    assert 0 < low <= high <= study.window.wall_ns
+    assert high == sum(s[1] for s in savings if s)
+    assert high == pytest.approx(study.saving(FIXES["dataloader"], FIXES["cuda-graphs"]).high_ns, abs=1)
+
+
+def test_each_stretch_of_time_has_one_root_cause() -> None:
+    """Ranked by savings alone, a fix that lets the loader hide would come before the loader."""
+    study = study_of(SLOW_LOADER)
+    small = made("small", lambda s: [claim(s, "small", fix=FIXES["cuda-graphs"], share=0.05)])
+    loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"], share=0.3)])
+    assert [finding.rule for finding in judge(study, [small, loader]).findings] == ["loader", "small"]
+
+
+def test_what_saves_nothing_is_no_finding() -> None:
+    idle = made("idle", lambda s: [claim(s, "x", fix=Fix("none", "nothing", unchanged, unchanged))])
+    verdicts = judge(study_of(SLOW_LOADER), [idle])
+    assert (verdicts.findings, verdicts.joint) == ((), None)
+    assert "below 1 %" in verdicts.skipped[0].why
+
+
+def test_what_is_below_one_percent_is_no_finding() -> None:
+    verdicts = judge(study_of(SLOW_LOADER), [made("small", lambda s: [claim(s, "x", share=0.005)])])
+    assert verdicts.findings == ()
+    assert "below 1 %" in verdicts.skipped[0].why
+
+
+def test_without_trust_in_the_replay_there_are_findings_and_no_savings() -> None:
+    study = study_of(SLOW_LOADER)
+    study.__dict__["trust"] = Trust(0.02, 0.2)
+    loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
+    verdicts = judge(study, [loader])
+    assert verdicts.joint is None
+    assert verdicts.findings[0].saving_ns is None
+    assert "20.0% of the wall rests on waits" in verdicts.findings[0].unpriced
+
+
+def test_doubts_about_the_trace_come_first() -> None:
+    loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
+    doubt = made("doubt", lambda s: [replace(claim(s, "doubt", share=0.001), first=True)])
+    question = made("question", lambda s: [claim(s, "question", share=0.9)])
+    verdicts = judge(study_of(SLOW_LOADER), [loader, question, doubt])
+    assert [finding.rule for finding in verdicts.findings] == ["doubt", "loader", "question"]
+
+
+def test_confidence_is_low_on_few_steps_and_says_so() -> None:
+    check = made("x", lambda s: [claim(s, "x")])
+    assert judge(study_of(SLOW_LOADER), [check]).findings[0].confidence == "high"
+    few = judge(study_of(SLOW_LOADER.replace("repeat: 4", "repeat: 2")), [check]).findings[0]
+    assert (few.confidence, few.doubts) == ("low", ("rests on 2 steps only: record at least 3 after warm-up",))
+
+
+def test_grades_are_those_of_the_weakest_input() -> None:
+    study = study_of(SLOW_LOADER)
+    plain = judge(study, [made("x", lambda s: [claim(s, "x")])]).findings[0]
+    priced = judge(study, [made("x", lambda s: [claim(s, "x", fix=FIXES["host-sync"])])])
+    loader = judge(study, [made("x", lambda s: [claim(s, "x", fix=FIXES["dataloader"])])]).findings[0]
+    assert (plain.grade, loader.grade) == ("measured", "assumed")
+    assert priced.findings == ()
+    assert loader.verify == "look again."
+
+
+def test_users_rules_are_found_and_a_broken_file_is_an_error(tmp_path: Path) -> None:
+    source = (Path(__file__).parents[1] / "rules" / "dataloader.py").read_text(encoding="utf-8")
+    (tmp_path / "my_loader.py").write_text(source.replace("def dataloader", "def my_loader"), encoding="utf-8")
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+    rules, errors = find_rules(tmp_path)
+    assert named_rule(rules, "my-loader").path == str(tmp_path / "my_loader.py")
+    assert named_rule(rules, "dataloader")
+    assert len(errors) == 1 and "nowhere_to_be_found" in errors[0]
+    with pytest.raises(BadUsage, match="no such folder"):
+        find_rules(tmp_path / "missing")
+    with pytest.raises(BadUsage, match="no rule nothing"):
+        named_rule(rules, "nothing")

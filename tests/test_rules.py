@@ -1,0 +1,119 @@
+"""Every rule: its cases, its page, its sources."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from analyzer.diagram import asked, parse
+from analyzer.engine import find_rules, judge
+from analyzer.facts import DO_NOT_USE, fact, facts
+from analyzer.rule import NEEDS, PHASES, Finding, Rule
+from analyzer.study import Request, Study, read_size, studies
+
+RULES, ERRORS = find_rules()
+BY_ID = {rule.id: rule for rule in RULES}
+HEADINGS = ("Why it costs", "What to do", "How to verify", "When it must not fire")
+FOLDER = Path(__file__).parents[1] / "rules"
+
+NOT_YET = {
+    "alignment-padding", "allocator", "channels-last", "checkpointing", "comm-overlap", "continuous-batching",
+    "cpu-bound-python", "ddp-bucket", "flash-attention", "fp8-training", "fsdp-sharding", "fuse-elementwise",
+    "fused-optimizer", "grad-accum-nosync", "h2d-pageable", "host-sync", "kv-quantisation", "larger-batch",
+    "low-occupancy-tail", "megakernel", "mixed-precision", "moe", "nothing-to-do", "pipeline-bubble",
+    "prefill-decode-interference", "speculative-decoding", "too-many-small-kernels", "topology", "torch-compile",
+    "weight-quantisation",
+}  # fmt: skip
+"""Rules that facts.toml names and that are still to be written."""
+
+
+def study_of(text: str) -> Study:
+    """The first device of a drawing, asked what the drawing asks."""
+    wanted = asked(text)
+    weights = read_size(wanted["weights"]) if "weights" in wanted else None
+    request = Request(phase=wanted.get("phase"), objective=wanted.get("objective"), weights=weights)
+    return studies(parse(text), request)[0][0]
+
+
+def said(rule: Rule, text: str) -> tuple[Finding, ...]:
+    """What one rule finds in a drawing."""
+    verdicts = judge(study_of(text), [rule])
+    assert verdicts.errors == ()
+    return verdicts.findings
+
+
+def cases(kind: str) -> list[object]:
+    return [
+        pytest.param(rule, text, id=f"{rule.id}-{number}")
+        for rule in RULES
+        for number, text in enumerate(getattr(rule, kind))
+    ]
+
+
+def test_all_rules_load() -> None:
+    assert ERRORS == []
+    assert {path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")} == BY_ID.keys()
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("fires"))
+def test_fires(rule: Rule, text: str) -> None:
+    findings = said(rule, text)
+    assert findings, f"causes: {study_of(text).causes}"
+    for finding in findings:
+        assert re.search(r"\d", finding.message), "a message has its numbers"
+        assert finding.how
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("quiet"))
+def test_stays_quiet(rule: Rule, text: str) -> None:
+    assert said(rule, text) == ()
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("misses"))
+@pytest.mark.xfail(strict=True, reason="a known failure")
+def test_known_failures(rule: Rule, text: str) -> None:
+    assert said(rule, text)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_has_a_page(rule: Rule) -> None:
+    assert [heading for heading in HEADINGS if not rule.section(heading)] == []
+    first = rule.page.split("\n\n")[0]
+    assert first.endswith(".") and not first.startswith(HEADINGS)
+    assert rule.title and not rule.title.endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_has_cases(rule: Rule) -> None:
+    assert rule.fires
+    assert len(rule.quiet) > len(rule.fires) or len(rule.quiet) >= 3
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_cites_usable_claims_that_name_it(rule: Rule) -> None:
+    named = {key for key, claim in facts().items() if f"rule:{rule.id}" in claim.used_by}
+    assert set(rule.cites) == named
+    assert all(fact(key).status != DO_NOT_USE for key in rule.cites)
+
+
+def test_claims_name_rules_that_exist() -> None:
+    used = {
+        user.removeprefix("rule:") for claim in facts().values() for user in claim.used_by if user.startswith("rule:")
+    }
+    assert used - BY_ID.keys() <= NOT_YET
+
+
+def test_no_number_of_a_claim_without_its_key() -> None:
+    """What a rule reads from facts.toml it also cites."""
+    for path in FOLDER.glob("[!_]*.py"):
+        text = path.read_text(encoding="utf-8")
+        read = set(re.findall(r'\b(?:value|span|fact)\("([\w.-]+)"', text))
+        assert read <= set(BY_ID[path.stem.replace("_", "-")].cites), path.name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_needs_and_phases_are_known(rule: Rule) -> None:
+    assert set(rule.needs) <= NEEDS.keys()
+    assert set(rule.phases) <= set(PHASES)
+    assert bool(rule.phases) == bool(rule.because)
+    assert not rule.because or rule.because in rule.cites
