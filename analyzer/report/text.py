@@ -15,7 +15,8 @@ from analyzer.kernels import readable
 from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
 from analyzer.trace import Note
-from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, share, where
+from analyzer.units import duration, share, size
+from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, where
 
 __all__ = ["encodable", "render"]
 
@@ -108,7 +109,7 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     _partition(page, device, advice.health)
     _gaps(page, device)
     _owners(page, "OPERATORS", device.operators, 5)
-    _owners(page, "MODULES", _by_class(device.modules), 4)
+    _owners(page, "MODULES", by_class(device.modules), 4)
     _kernels(page, device)
     _copies(page, device.copies)
     _launches(page, device)
@@ -154,7 +155,7 @@ def _partition(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None
         _groups(chart, items, style)
     chart.draw()
     if device.idle_ns:
-        page.prose(f"Idle time: {_sides(device)}.", "  ", "dim")
+        page.prose(f"Idle time: {sides_of(device)}.", "  ", "dim")
     if device.communication_total_ns:
         hidden = device.communication_total_ns - device.communication_ns
         page.prose(
@@ -197,7 +198,7 @@ def _hints(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None:
         page.prose(f"To see what the GPU waited for: {RECORD_DEVICE}.", "  ")
 
 
-def _sides(device: DeviceAdvice) -> str:
+def sides_of(device: DeviceAdvice) -> str:
     """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
     told = (
         (device.idle_host_ns, "before the launch (host)"),
@@ -249,7 +250,7 @@ def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
     for category, members in sorted(groups.items(), key=lambda pair: -_sum(pair[1])):
         causes: dict[str, list[Item]] = defaultdict(list)
         for item in members:
-            causes[_label(item)].append(item)
+            causes[label_of(item)].append(item)
         indent = "  "
         if len(causes) > 1:
             chart.row(indent + GROUPS.get(category, category), _sum(members), style)
@@ -268,7 +269,7 @@ def _sum(items: Iterable[Item]) -> int:
     return sum(item.ns for item in items)
 
 
-def _label(item: Item) -> str:
+def label_of(item: Item) -> str:
     if item.cause == "exposed-copy" and item.detail:
         return f"exposed copies {item.detail}"
     if item.cause == "host-sync" and item.detail == "blocking copy":
@@ -302,16 +303,16 @@ def _gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
 def _gap(gap: Gap, device: DeviceAdvice) -> str:
     parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
     did = ", ".join(f"{LABELS.get(part.cause, part.cause)} {duration(part.ns)}" for part in parts)
-    seen = next((_short_evidence(part.evidence) for part in parts if part.evidence), "")
+    seen = next((short_evidence(part.evidence) for part in parts if part.evidence), "")
     text = f"at {(gap.start_ns - device.start_ns) / 1e6:,.{decimals(device.wall_ns)}f} ms: {did}"
     text += f"; in {seen}" if seen else ""
     text += f"; then {_cut(clean(gap.closed_by), 40)}" if gap.closed_by else ""
     if gap.python and gap.python != next((part.evidence for part in parts if part.evidence), ""):
-        text += f"; from {_short_evidence(gap.python)}"
+        text += f"; from {short_evidence(gap.python)}"
     return text
 
 
-def _short_evidence(name: str) -> str:
+def short_evidence(name: str) -> str:
     """A host record's name; of a path, the last folders."""
     name = clean(name)
     head, slash, tail = name.rpartition("/")
@@ -339,7 +340,7 @@ def _owners(page: Page, title: str, owners: Sequence[OwnerTime], count: int) -> 
     )
 
 
-def _by_class(modules: Sequence[OwnerTime]) -> list[OwnerTime]:
+def by_class(modules: Sequence[OwnerTime]) -> list[OwnerTime]:
     """Modules of one class together: `Linear_0` and `Linear_1` are `Linear`."""
     merged: dict[str, list[OwnerTime]] = defaultdict(list)
     for module in modules:
@@ -362,7 +363,7 @@ def _kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
         page.head("KERNELS", "none in the window: the GPU only copied or set memory")
         return
     whole = sum(kernel.ns for kernel in kernels)
-    merged = _variants(kernels, page.width)
+    merged = variants(kernels, page.width)
     page.head("KERNELS", f"{_of(count, merged)}time summed over streams")
     rows = [(name, k.cls, f"{k.calls:,}", ms(k.ns, decimals(whole)), share(k.ns, whole)) for name, k in merged[:count]]
     page.table(rows, ("name", "class", "calls", "ms", "share"))
@@ -376,7 +377,7 @@ def _kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
     page.prose("A timeline does not show what happens inside a kernel, such as warps waiting.", "  ", "dim")
 
 
-def _variants(kernels: Sequence[KernelTime], width: int) -> list[tuple[str, KernelTime]]:
+def variants(kernels: Sequence[KernelTime], width: int) -> list[tuple[str, KernelTime]]:
     """Kernels that differ in template arguments only, together, under a readable name."""
     alike: dict[tuple[str, str], list[KernelTime]] = defaultdict(list)
     for kernel in kernels:
@@ -395,13 +396,13 @@ def _copies(page: Page, copies: Sequence[CopyTime]) -> None:
     whole = sum(copy.ns for copy in copies)
     page.head("COPIES", "time summed over streams; GB = 10^9 bytes")
     rows = [
-        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), _moved(copy), _bandwidth(copy))
+        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), moved(copy), bandwidth(copy))
         for copy in copies
     ]
     page.table(rows, ("kind", "calls", "ms", "size", "GB/s"))
 
 
-def _moved(copy: CopyTime) -> str:
+def moved(copy: CopyTime) -> str:
     """Bytes in decimal units, as bandwidth counts them."""
     if copy.bytes is None:
         return "unknown"
@@ -411,7 +412,7 @@ def _moved(copy: CopyTime) -> str:
     return f"{copy.bytes} B"
 
 
-def _bandwidth(copy: CopyTime) -> str:
+def bandwidth(copy: CopyTime) -> str:
     if copy.bytes is None or copy.ns <= 0:
         return "unknown"
     speed = copy.bytes / copy.ns
@@ -423,33 +424,33 @@ def _launches(page: Page, device: DeviceAdvice) -> None:
     page.head("LAUNCHES")
     launches = device.launches
     linked = device.operations - launches.operations_without_launch
-    text = f"{_count(launches.linked, 'call')} launched {_count(linked, 'operation')}"
+    text = f"{count_of(launches.linked, 'call')} launched {count_of(linked, 'operation')}"
     if launches.without_operation:
         text += f"; {launches.without_operation:,} more calls have no operation in the trace"
     if launches.operations_without_launch:
-        text += f"; {_count(launches.operations_without_launch, 'operation')} without a call"
+        text += f"; {count_of(launches.operations_without_launch, 'operation')} without a call"
     page.prose(f"{text}.", "  ")
     if launches.graph_launches:
         page.prose(
             f"{launches.graph_launches:,} of them replayed a graph, {launches.graph_operations:,} operations in all.",
             "  ",
         )
-    page.prose(f"The host waited in {_waits(device)}.", "  ")
+    page.prose(f"The host waited in {waits_of(device)}.", "  ")
     latency = duration(device.launch_latency_ns) if device.launch_latency_ns else "unknown"
     queued = "unknown" if device.queued_gap_ns is None else duration(device.queued_gap_ns)
     page.prose(f"Medians: launch to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
 
 
-def _waits(device: DeviceAdvice) -> str:
+def waits_of(device: DeviceAdvice) -> str:
     told = [
-        _count(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
-        _count(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
+        count_of(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
+        count_of(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
     ]
-    allocated = f"; {_count(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
+    allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
     return " and ".join(told) + allocated
 
 
-def _count(number: int, one: str, several: str = "") -> str:
+def count_of(number: int, one: str, several: str = "") -> str:
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
@@ -585,23 +586,9 @@ def _caveats(page: Page, advice: Advice) -> None:
         alike[note.code].append(note)
     for code, notes in alike.items():
         count = sum(note.count for note in notes)
-        more = f" (and {_count(len(notes) - 1, 'note')} like it)" if len(notes) > 1 else ""
+        more = f" (and {count_of(len(notes) - 1, 'note')} like it)" if len(notes) > 1 else ""
         number = f" ({count:,})" if count != 1 else ""
         page.prose(f"{clean(code)}{number}: {clean(notes[0].message)}{more}", "    ", first="  ")
-
-
-def duration(ns: int) -> str:
-    """A length of time in the unit that suits it."""
-    size_ = abs(ns)
-    if size_ < 1_000:
-        return f"{ns:,} ns"
-    if size_ < 1_000_000:
-        return f"{ns / 1e3:,.1f} µs"
-    if size_ < 10_000_000:
-        return f"{ns / 1e6:,.2f} ms"
-    if size_ < 10_000_000_000:
-        return f"{ns / 1e6:,.1f} ms"
-    return f"{ns / 1e9:,.2f} s"
 
 
 def decimals(whole_ns: int) -> int:
@@ -619,13 +606,3 @@ def ms(ns: int, places: int) -> str:
 def share_of(part: float) -> str:
     """A share given as a fraction; several threads may exceed 100 %."""
     return share(round(part * 1_000_000), 1_000_000)
-
-
-def size(count: int | None) -> str:
-    """Bytes in binary units."""
-    if count is None:
-        return "unknown"
-    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= one:
-            return f"{count / one:,.2f} {unit}"
-    return f"{count:,} B"
