@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from analyzer.advice import DeviceAdvice, HostAdvice
 from analyzer.attribution import Item
 from analyzer.trace import Note
+from analyzer.units import duration, share
 
 LOSSES = {
     "communication": "communication",
@@ -54,13 +55,13 @@ LACKING = 0.2  # … when so much of the wall is unexplained
 def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note]) -> str:
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
     if not devices:
-        span = (host.end_ns - host.start_ns) / 1e6 if host else 0
-        return f"No GPU work was recorded in these {span:,.1f} ms; what follows is the host's side alone."
+        span = host.end_ns - host.start_ns if host else 0
+        return f"No GPU work was recorded in these {duration(span)}; what follows is the host's side alone."
     device = focus(devices)
     missing = next((note for note in health if note.code in FIRST_WORDS), None)
     if missing is not None and device.ns_of("device-unknown") > LACKING * device.wall_ns:
         return f"Not all GPU work was recorded: {missing.message.split(';')[0].rstrip('.')}."
-    busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {device.wall_ns / 1e6:,.1f} ms"
+    busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
     if len(devices) > 1:
         busy = f"{where(device)}: {busy}"
     loss = largest_loss(device)
@@ -134,7 +135,7 @@ def _of_steps(device: DeviceAdvice, ns: int) -> str:
     kept = sum(step.left_out is None for step in device.steps)
     if device.window != "steps" or not device.step_ns or kept < 2:
         return ""
-    return f" ({ns / 1e6:,.1f} ms over {kept} steps of {device.step_ns / 1e6:,.1f} ms)"
+    return f" ({duration(ns)} over {kept} steps of {duration(device.step_ns)})"
 
 
 def not_recorded(device: DeviceAdvice) -> str:
@@ -154,18 +155,6 @@ def record_host(device: DeviceAdvice) -> str:
     if device.process is not None:  # recorded with Nsight Systems
         return "add NVTX ranges to the program, or for PyTorch record with nsys --pytorch=autograd-nvtx"
     return "record operators (ProfilerActivity.CPU)"
-
-
-def share(ns: int, wall_ns: int) -> str:
-    """A percentage that never rounds a part to all or nothing."""
-    if not wall_ns:
-        return "0 %"
-    value = 100 * ns / wall_ns
-    if 0 < value < 0.1:
-        return "<0.1 %"
-    if 99.9 < value < 100:
-        return ">99.9 %"
-    return f"{value:.1f} %"
 
 
 def where(device: DeviceAdvice) -> str:

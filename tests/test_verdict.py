@@ -4,7 +4,8 @@ import pytest
 
 from analyzer.attribution import CATEGORIES, Item
 from analyzer.trace import Note
-from analyzer.verdict import CAUSES, LOSSES, focus, share, verdict, where
+from analyzer.units import share
+from analyzer.verdict import CAUSES, LOSSES, focus, verdict, where
 from tests.advices import MS, device, host
 
 KERNELS = Item("compute", "unmodelled", "measured", None, "", 50 * MS)

@@ -1,0 +1,39 @@
+"""Numbers with their units, as people read them."""
+
+from __future__ import annotations
+
+
+def duration(ns: int) -> str:
+    """A length of time in the unit that suits it."""
+    size_ = abs(ns)
+    if size_ < 1_000:
+        return f"{ns:,} ns"
+    if size_ < 1_000_000:
+        return f"{ns / 1e3:,.1f} µs"
+    if size_ < 10_000_000:
+        return f"{ns / 1e6:,.2f} ms"
+    if size_ < 10_000_000_000:
+        return f"{ns / 1e6:,.1f} ms"
+    return f"{ns / 1e9:,.2f} s"
+
+
+def share(ns: int, wall_ns: int) -> str:
+    """A percentage that never rounds a part to all or nothing."""
+    if not wall_ns:
+        return "0 %"
+    value = 100 * ns / wall_ns
+    if 0 < value < 0.1:
+        return "<0.1 %"
+    if 99.9 < value < 100:
+        return ">99.9 %"
+    return f"{value:.1f} %"
+
+
+def size(count: int | None) -> str:
+    """Bytes in binary units."""
+    if count is None:
+        return "unknown"
+    for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= one:
+            return f"{count / one:,.2f} {unit}"
+    return f"{count:,} B"
