@@ -34,6 +34,7 @@ from analyzer.trace import Int64, Kind, Note, Trace
 from analyzer.verdict import verdict
 from analyzer.window import Step, marker_rows, parse_span, period_ns
 
+COSTLY_OPTIONS = ("with_stack", "record_shapes", "profile_memory", "with_flops", "with_modules")
 NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all kept
 
 
@@ -149,8 +150,14 @@ def _info(trace: Trace) -> TraceInfo:
     operations = trace.operations
     return TraceInfo(
         trace.name, trace.format, trace.rank, len(operations), int((trace.kind[operations] == Kind.KERNEL).sum()),
-        len(trace), trace.producer, trace.base_ns,
+        len(trace), trace.producer, trace.base_ns, profiler_options(trace),
     )  # fmt: skip
+
+
+def profiler_options(trace: Trace) -> tuple[str, ...]:
+    """What was recorded besides events; older recordings tell of stacks by having them."""
+    told = {option for option in COSTLY_OPTIONS if trace.metadata.get(option)}
+    return tuple(sorted(told | {"with_stack"} if trace.has_frames else told))
 
 
 def _device_advice(study: Study) -> DeviceAdvice:
@@ -239,7 +246,9 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
             f"{trace.name}: {lost} launches but no GPU operation: GPU activity records are missing{_diagnostics(trace)}; "
             f"{_how_to_record(trace)}"
         )
-    if request.window == "gpu" or request.device is not None or not len(trace) or not (trace.kind < Kind.KERNEL).any():
+    remembers = len(trace.memory.time_ns) > 0
+    tells = (trace.kind < Kind.KERNEL).any() or remembers
+    if request.window == "gpu" or request.device is not None or not tells:
         what = (
             "no event with a usable time"
             if not len(trace) and quarantined
@@ -249,14 +258,16 @@ def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
         )
         raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {_how_to_record(trace)}")
     steps, step_ns = _host_steps(trace, request)
+    times = np.concatenate([trace.start_ns[:1], trace.end_ns, trace.memory.time_ns])
+    first, last = int(times.min()), int(times.max())
     return HostAdvice(
         file=trace.name,
-        start_ns=trace.origin_ns,
-        end_ns=int(trace.end_ns.max()),
+        start_ns=first,
+        end_ns=last,
         ranges=tuple(host_ranges(trace, (Kind.RANGE, Kind.SPAN))),
         operators=tuple(host_ranges(trace, (Kind.OPERATOR,))),
         calls=tuple(host_ranges(trace, (Kind.CALL, Kind.OS))),
-            steps=steps,
+        steps=steps,
         step_ns=step_ns,
     )
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "analyzer"
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "compiled", "intervals"},
+    {"errors", "compiled", "intervals", "units"},
     {"trace", "sharing"},
     {"ingest", "kernels", "facts", "shapes", "lookup"},
     {"host", "hardware", "formulas"},
