@@ -68,7 +68,7 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `advise` with these arguments; returns the exit code."""
-    options = parser().parse_args(argv)
+    options = parser().parse_intermixed_args(argv)
     try:
         return run(options)
     except AdviseError as error:
@@ -102,6 +102,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         if options.format == "text":
             output = encodable(output, sys.stdout.encoding)
+        elif (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
+            output = to_json(advice, ascii_only=True)
         sys.stdout.write(output)
         sys.stdout.flush()
     return 0
@@ -127,9 +129,9 @@ def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Trace], li
     return traces, errors
 
 
-def to_json(advice: Advice) -> str:
+def to_json(advice: Advice, *, ascii_only: bool = False) -> str:
     """The advice as JSON text."""
-    return json.dumps(advice.to_json(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(advice.to_json(), indent=1, ensure_ascii=ascii_only) + "\n"
 
 
 def write(path: Path, text: str) -> None:

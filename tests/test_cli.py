@@ -1,0 +1,281 @@
+"""The command line: exit codes, one line for what cannot be done, and where output goes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.cli import main
+from tests.build import Event, annotation, call, event, kernel, op, step, written
+from tests.test_cases import advise
+
+WORK = (
+    *(step(3 + i, 100 * i, 100 * i + 100) for i in range(4)),
+    *(call(100 * i + 10, 100 * i + 15, 1 + i) for i in range(4)),
+    *(kernel(100 * i + 20, 100 * i + 60, 1 + i, "gemm") for i in range(4)),
+)
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return written(tmp_path / "good.json", *WORK)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """What standard error says when the exit code is 2 and standard output stays empty: one line."""
+    try:
+        code: Any = main([str(a) for a in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("advise: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+def nvprof(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (start INT, end INT)")
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT)")
+
+
+def other_database(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE users (name TEXT)")
+
+
+def content(data: bytes | str) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def chrome(*events: Event) -> Callable[[Path], object]:
+    return lambda path: written(path, *events)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0d1e2f\nsize 12345\n"
+BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "no JSON": ("a.json", content("hello world"), "hello world"),
+    "JSON of something else": ("b.json", content('{"a": 1}'), "traceEvents"),
+    "a list of something else": ("c.json", content("[1, 2]"), "without Chrome events"),
+    "no list of events": ("d.json", content('{"traceEvents": {}}'), "traceEvents"),
+    "Git LFS pointer": ("e.json.gz", content(POINTER), "git lfs pull"),
+    "empty": ("f.json", content(""), "empty"),
+    "empty when unpacked": ("g.json.gz", content(gzip.compress(b"")), "empty"),
+    "nvprof": ("h.sqlite", nvprof, "nvprof"),
+    "database of something else": ("i.sqlite", other_database, "users"),
+    "rocprof": ("j.csv", content('"Name","Calls","TotalDurationNs"\n"k",3,12\n'), "rocprof"),
+    "Perfetto": ("k.pftrace", content(b"\x0a\x1c\x5a\x0e\x08\x01\x12\x04abcd\x0a\x05\x00\x00"), "Perfetto"),
+    "random bytes": ("l.json", content(bytes(range(256)) * 4), "binary"),
+    "folder without traces": ("m", lambda path: path.mkdir(), "no traces in this folder"),
+    "metadata only": ("n.json", chrome({"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "p"}}), "no events"),
+    "launches without kernels": ("o.json", chrome(call(1, 2, 1), call(3, 4, 2)), "2 launches"),
+    "other accelerator": ("p.json", chrome(event("mtia_ccp_events", "x", 1, 2), op("aten::a", 1, 2)), "MTIA"),
+    "no usable time": ("q.json", chrome({**kernel(1, 2), "ts": 0, "dur": 0}), "no event with a usable time"),
+    "missing": ("r.json", lambda path: None, "no such file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_bad_file(what: str, output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name, write, says = BAD_FILES[what]
+    path = tmp_path / name
+    write(path)
+    message = refused(capsys, path, "--format", output)
+    assert name in message
+    assert says in message
+
+
+def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", closed)
+    assert "Permission denied" in refused(capsys, good)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--window", "sideways"], "sideways"),
+        (["--window", "5:3"], "5:3"),
+        (["--window=-1:3"], "-1:3"),
+        (["--window", "1:"], "1:"),
+        (["--window", "7:9"], "starts after the trace"),
+        (["--window", "0.361:0.37"], "no GPU operation in the window"),
+        (["--steps", "x"], "--steps x"),
+        (["--steps", "9"], "it has 3 to 6"),
+        (["--steps", "7-3"], "7-3"),
+        (["--step-marker", "["], "not a regular expression"),
+        (["--step-marker", "nothing"], "nothing"),
+        (["--device", "4"], "[0]"),
+        (["--device", "x"], "--device"),
+        (["--format", "pdf"], "pdf"),
+        (["--unknown"], "--unknown"),
+    ],
+)
+def test_bad_request(options: list[str], says: str, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in refused(capsys, good, *options)
+
+
+def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "TRACE" in refused(capsys)
+
+
+def test_rank_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path / "a.json", *WORK, distributedInfo={"rank": 3})
+    assert main([str(path), "--rank", "3", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["traces"][0]["rank"] == 3
+    assert "rank 2" in refused(capsys, path, "--rank", "2")
+
+
+@pytest.mark.parametrize("window", ["steps", "gpu", "all", "0.1:0.3"])
+def test_windows(window: str, good: Path) -> None:
+    found = advise(good, "--window", window)
+    assert found.json["window"]["kind"] == window
+    assert found.device["window"] == window
+    wall = {"steps": 400_000, "gpu": 340_000, "all": 400_000, "0.1:0.3": 200_000}[window]
+    assert (found.device["wall_ns"], found.device["busy_ns"]) == (wall, 80_000 if ":" in window else 160_000)
+
+
+@pytest.mark.parametrize(("steps", "kept"), [("4", [4]), ("3-4", [3, 4]), ("3,5-6", [3, 5, 6]), ("0-4", [3, 4])])
+def test_chosen_steps(steps: str, kept: list[int], good: Path) -> None:
+    found = advise(good, "--steps", steps)
+    assert found.json["window"]["steps"] == [f"ProfilerStep#{n}" for n in kept]
+    assert (found.device["start_ns"], found.device["end_ns"]) == ((kept[0] - 3) * 100_000, (kept[-1] - 2) * 100_000)
+    left = [s["name"] for s in found.device["steps"] if s["left_out"]]
+    assert left == [f"ProfilerStep#{n}" for n in range(3, 7) if n not in kept]
+
+
+def test_step_marker(tmp_path: Path) -> None:
+    """A regular expression, matched from the start of a range's name."""
+    path = written(tmp_path / "a.json", *WORK, annotation("my iter 1", 0, 200), annotation("iter 2", 200, 400))
+    assert [s["name"] for s in advise(path, "--step-marker", "iter").device["steps"]] == ["iter 2"]
+    assert len(advise(path, "--step-marker", ".*iter").device["steps"]) == 2
+
+
+def test_several_files(good: Path, tmp_path: Path) -> None:
+    """What cannot be read is an error beside the others, and a folder stands for its traces."""
+    bad = tmp_path / "bad.json"
+    bad.write_text("nothing", encoding="utf-8")
+    for found in (advise(good, str(bad)), advise(tmp_path)):
+        assert [t["name"] for t in found.json["traces"]] == ["good.json"]
+        assert [bool(re.search(r"bad\.json", text)) for text in found.json["errors"]] == [True]
+    assert "none of the 2 files" in advise(bad, str(bad)).err
+
+
+# Output
+
+
+def test_output_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, beside = tmp_path / "out.txt", tmp_path / "out.json"
+    assert main([str(good), "-o", str(target), "--json", str(beside)]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert "GPU busy 40.0 %" in target.read_text("utf-8")
+    assert "\x1b" not in target.read_text("utf-8")
+    assert json.loads(beside.read_text("utf-8")) == advise(good).json
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out.json", "out.txt"]
+
+
+def test_output_is_whole_or_not_there(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("before", encoding="utf-8")
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        self.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert "No space left" in refused(capsys, good, "--format", "json", "-o", target)
+    assert target.read_text("utf-8") == "before"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out.json"]
+
+
+def test_output_in_no_folder(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere" in refused(capsys, good, "-o", tmp_path / "nowhere" / "out.txt")
+
+
+def run(command: list[str], good: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "PYTHONIOENCODING")}
+    return subprocess.run(
+        [sys.executable, "-m", "analyzer", str(good), *command], capture_output=True, env={**kept, **environment}
+    )
+
+
+def test_as_a_module(good: Path) -> None:
+    done = run([], good)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("utf-8").startswith("GPU busy 40.0 %")
+    assert b"\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_terminal_that_knows_ascii_only(output: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json", *WORK, op("größer_µ", 15, 20))
+    done = run(["--format", output], path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+
+
+def test_lone_surrogate_in_a_name(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.json", *WORK, kernel(380, 390, 0, "half \ud800 pair"))
+    for options in (["--format", "json"], ["-o", str(tmp_path / "out.txt")], ["--json", str(tmp_path / "out.json")]):
+        done = run(options, path)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
+def test_reader_that_leaves(tmp_path: Path) -> None:
+    names = (kernel(1000 + 2 * i, 1001 + 2 * i, 0, f"kernel number {i} " + "x" * 200) for i in range(3000))
+    path = written(tmp_path / "a.json", *WORK, *names)
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "analyzer", str(path), "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout
+    assert writer.stderr
+    assert writer.stdout.read(10)
+    writer.stdout.close()
+    assert writer.stderr.read() == b""
+    assert writer.wait() == 0
+    writer.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_color(
+    environment: dict[str, str], colored: bool, good: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for key, value in {"TERM": "xterm", "COLUMNS": "100", **environment}.items():
+        monkeypatch.setenv(key, value)
+    if "NO_COLOR" not in environment:
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main([str(good)]) == 0
+    assert ("\x1b[" in capsys.readouterr().out) == colored
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, says in (("--version", "advise "), ("--help", "exit codes")):
+        with pytest.raises(SystemExit) as stop:
+            main([option])
+        assert stop.value.code == 0
+        assert says in capsys.readouterr().out
