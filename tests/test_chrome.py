@@ -304,7 +304,7 @@ def test_repair_is_strict_about_the_rest() -> None:
 )
 def test_garbage_ends_in_time(unit: str) -> None:
     for start in ("", "[", '{"traceEvents": [', "[" + OP + ","):
-        text = start + unit * (1_000_000 // len(unit))
+        text = start + unit * (300_000 // len(unit))
         try:
             read(text)
         except UnreadableTrace as error:

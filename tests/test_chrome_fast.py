@@ -241,6 +241,15 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
         assert mine.notes == other.notes == {"partial": 1}, cut
 
 
+@pytest.mark.parametrize("unit", ["{", "[", '"', '{"ph":"x"},{"ph":"', '},{"ph":', '{"a":', "1", ",", '{"ph":[', '{"ph":1'])
+def test_garbage_ends_in_time(tmp_path: Path, unit: str) -> None:
+    for start in ("", "[", '{"traceEvents": [', '[{"ph": 1},'):
+        try:
+            fast(start + unit * (200_000 // len(unit)), tmp_path, 10_000)
+        except UnreadableTrace as error:
+            assert "\n" not in str(error)
+
+
 def test_what_is_no_trace_is_refused_alike(tmp_path: Path) -> None:
     for text in (b"", b"x", b'{"a": 1}', b"[1]", b'{"traceEvents": 7}', b"{" * 10_000, b"[" * 10_000, b'{"a": "'):
         with pytest.raises(UnreadableTrace):
@@ -318,13 +327,11 @@ def test_recordings(tmp_path: Path) -> None:
         text = gzip.decompress(path.read_bytes()).decode()
         expected = Reference(text)
         rows = list(expected.rows())
-        for read in (
-            chrome_fast.read(path), chrome_fast.read(path, chunk_size=100_000), chrome.read_events(path),
-        ):
+        for read in (chrome_fast.read(path, chunk_size=100_000), chrome.read_events(path)):
             assert rows_of(read) == rows, path.name
             assert not read.notes, path.name
             assert read.metadata.keys() == expected.metadata.keys()
-        if len(text) < 3_000_000:
+        if len(text) < 600_000:
             for name, printed in layouts(json.loads(text)).items():
                 again = list(Reference(printed).rows())
                 for size in (4096, 65_536):

@@ -24,7 +24,7 @@ _SHIFTED = re.compile(
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 _READERS = {
-    "read_events": "from analyzer.ingest.chrome import read_events as read",
+    "read_events": "import analyzer.ingest.chrome_fast; from analyzer.ingest.chrome import read_events as read",
     "read_events, 1 thread": "from analyzer.ingest.chrome_fast import read as fast; read = lambda p: fast(p, threads=1)",
     "json.load": "import json; read = lambda p: json.load(open(p, encoding='utf-8'))",
 }
