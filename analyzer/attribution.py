@@ -199,13 +199,14 @@ def attribute(timeline: Timeline) -> Attribution:
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:
-    """Median call start to operation start of launches into an idle device; else the shortest of any launch."""
+    """Median call start to operation start of launches into an idle device; else the shortest of any launch, unless
+    even that one waited in a queue."""
     into_idle = gaps.interior & ~gaps.unlinked & (timeline.launch_start[gaps.closing] >= gaps.start)
     into_idle &= gaps.submitted < gaps.end
     if into_idle.any():
         return int(np.median((gaps.end - gaps.submitted)[into_idle]))
     delays = (timeline.start - timeline.launch_start)[timeline.linked]
-    return int(delays[delays >= 0].min()) if (delays >= 0).any() else 0
+    return min(int(delays[delays >= 0].min()), UNEXPLAINED_NS[0]) if (delays >= 0).any() else 0
 
 
 def _queued_gap(gaps: Gaps) -> int | None:

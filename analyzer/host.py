@@ -260,13 +260,12 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
     calls = rows[trace.kind[rows] == Kind.CALL]
     if not len(loose) or not len(calls):
         return main
-    inside = overlaps(
-        union(trace.start_ns[calls], trace.end_ns[calls]), union(trace.start_ns[loose], trace.end_ns[loose])
-    )
+    unused = [np.full(len(trace), NONE, np.int64) for _ in range(4)]
+    flat = _sweep(trace, doing, loose, np.zeros(len(trace.names), np.bool_), *unused)
+    inside = overlaps(flat.span, union(trace.start_ns[calls], trace.end_ns[calls]))
     if not len(inside.start):
         return main
-    # Which overhead record: the last one that started at or before the piece.
-    owner = loose[np.searchsorted(trace.start_ns[loose], inside.start, side="right") - 1]
+    owner = flat.row[inside.left]
     span = Intervals(inside.start, inside.end)
     on_call = main.where(trace.kind[main.row] == Kind.CALL)
     hit = overlaps(on_call.span, span)

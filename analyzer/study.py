@@ -207,6 +207,7 @@ def studies(trace: Trace, request: Request) -> tuple[list[Study], list[Note]]:
     hosts = {p: read_host(trace, p, marker) for p in np.unique(trace.process[trace.operations]).tolist()}
     lanes = timelines(trace, hosts)
     found, notes = [], []
+    without_steps: NothingToAnalyse | None = None
     for process in hosts:
         rank = trace.processes[process].rank
         if request.rank is not None and rank not in (None, request.rank):
@@ -214,12 +215,19 @@ def studies(trace: Trace, request: Request) -> tuple[list[Study], list[Note]]:
         program = Program(tuple(attribute(lane) for lane in lanes if lane.process == process), marker)
         for index, attribution in enumerate(program.attributions):
             if request.device in (None, attribution.timeline.device):
-                study = _study(program, index, request)
+                device = attribution.timeline.device
+                try:
+                    study = _study(program, index, request)
+                except NothingToAnalyse as error:
+                    without_steps = error
+                    notes.append(Note("empty-window", f"device {device} has no such step and is left out", 1))
+                    continue
                 if len(study.operations):
                     found.append(study)
                 else:
-                    device = attribution.timeline.device
                     notes.append(Note("empty-window", f"device {device} ran nothing in the window and is left out", 1))
+    if without_steps and not found:
+        raise without_steps
     if not found and not notes and request.device is not None and len(trace.operations):
         known = sorted(set(trace.device[trace.operations].tolist()))
         raise NothingToAnalyse(f"{trace.name}: no operations on device {request.device}; it has devices {known}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -109,13 +110,12 @@ def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Int64:
 
 
 def period_ns(steps: Sequence[Step]) -> int | None:
-    """The time of a step: the median start-to-start period of kept neighbours; one step lasts as long as itself."""
+    """The time of a step: the median start-to-start period of kept neighbours; without any, the median length."""
     kept = [step for step in steps if step.left_out is None]
     if not kept:
         return None
-    if len(kept) == 1:
-        return kept[0].end_ns - kept[0].start_ns
-    return int(np.median(np.diff([step.start_ns for step in kept])))
+    periods = [b.start_ns - a.start_ns for a, b in pairwise(steps) if a.left_out is None and b.left_out is None]
+    return int(np.median(periods or [step.end_ns - step.start_ns for step in kept]))
 
 
 def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:

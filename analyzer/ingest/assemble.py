@@ -68,20 +68,23 @@ def assemble(
     captured_ns: tuple[int, int] | None = None,
     notes: Sequence[Note] = (),
 ) -> Trace:
-    """The Trace of these rows. `notes` are what the reader found; what is found here is added."""
+    """The Trace of these rows, which are used up: a large trace is not held twice.
+
+    `notes` are what the reader found; what is found here is added.
+    """
     health = list(notes)
     order = _usable_in_order(rows, health)
-    kind, start, end = rows.kind[order], rows.start_ns[order], rows.end_ns[order]
+    place = np.full(len(rows.kind), NONE, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    kind, start, end = (_taken(rows, column, order) for column in ("kind", "start_ns", "end_ns"))
     columns = {
-        column: getattr(rows, column)[order]
+        column: _taken(rows, column, order)
         for column in ("name_code", "process", "thread", "device", "stream", "correlation", "bytes")
     }
-    columns["correlation"] = np.where(columns["correlation"] > 0, columns["correlation"], NONE)
+    columns["correlation"][columns["correlation"] <= 0] = NONE
     operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
     end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
     launch = _launches(kind, operation, columns)
-    place = np.full(len(rows.kind), NONE, np.int64)
-    place[order] = np.arange(len(order))
     return Trace(
         name=name,
         format=format,
@@ -94,8 +97,8 @@ def assemble(
         threads=tuple(rows.threads),
         processes=tuple(rows.processes),
         devices=tuple(rows.devices),
-        integers={key: _moved(column, place) for key, column in rows.integers.items()},
-        texts={key: _moved(column, place) for key, column in rows.texts.items()},
+        integers={key: _moved(rows.integers.pop(key), place) for key in tuple(rows.integers)},
+        texts={key: _moved(rows.texts.pop(key), place) for key in tuple(rows.texts)},
         strings=rows.strings,
         memory=rows.memory,
         metadata=metadata,
@@ -105,6 +108,13 @@ def assemble(
         health=tuple(health),
         **columns,
     )
+
+
+def _taken(rows: Rows, column: str, order: Int64) -> Any:
+    """A column in its final order, taken out of the rows."""
+    values = getattr(rows, column)[order]
+    setattr(rows, column, values[:0])
+    return values
 
 
 def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
@@ -130,13 +140,14 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     start, end = start[kept], end[kept]
     # Stable sorts, least significant key first; traces are nearly sorted, which timsort likes.
     by_end = np.argsort(-end, kind="stable")
-    return np.asarray(kept[by_end[np.argsort(start[by_end], kind="stable")]], np.int64)
+    order = by_end[np.argsort(start[by_end], kind="stable")]
+    return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
 
 
-def _moved(column: Sparse, place: Int64) -> Sparse:
-    to = place[column.rows]
-    keep = to != NONE
-    to, values = to[keep], column.values[keep]
+def _moved(column: Sparse, place: Int32) -> Sparse:
+    to, values = place[column.rows], column.values
+    if len(to) and to.min() == NONE:
+        to, values = to[to != NONE], values[to != NONE]
     order = np.argsort(to, kind="stable")
     return Sparse(to[order], values[order])
 

@@ -57,36 +57,41 @@ DAMAGE = {
 
 def to_trace(raw: RawEvents, path: Path) -> Trace:
     """The Trace of a Chrome trace's events. `path` gives the name, and the rank where the file itself does not."""
+    notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
+    captured, memory, names = _captured(raw), _memory(raw), _thread_names(raw)
     used = _used(raw)
     kind = _kinds(raw, used)
     used, kind = used[kind != NONE], kind[kind != NONE].astype(np.int8)
-    ts, dur = raw.ts[used], raw.dur[used]
-    untimed = (ts == MISSING) | (dur == MISSING) | ((ts == 0) & (dur == 0))
-    start = np.where(untimed, 0, ts)
-    end = start + np.where(untimed, 0, dur)
-    integers = {key: _of_rows(rows, values, used, len(raw)) for key, (rows, values) in raw.integers.items()}
-    texts = {key: _of_rows(rows, codes, used, len(raw)) for key, (rows, codes) in raw.texts.items()}
-    pid, tid = raw.pid[used], raw.tid[used]
-    correlation = _dense(integers, "correlation", len(used))
+    n = len(used)
+    place = np.full(len(raw), NONE, np.int32)
+    place[used] = np.arange(n, dtype=np.int32)
+    # The raw columns are given back one by one: a large trace is not held twice.
+    start, end = _taken(raw, "ts", used), _taken(raw, "dur", used)
+    untimed = (start == MISSING) | (end == MISSING) | ((start == 0) & (end == 0))
+    start[untimed] = end[untimed] = 0
+    end += start
+    name_code, pid, tid = _named(raw, used), _taken(raw, "pid", used), _taken(raw, "tid", used)
+    integers = {key: _of_rows(*raw.integers.pop(key), place) for key in tuple(raw.integers)}
+    texts = {key: _of_rows(*raw.texts.pop(key), place) for key in tuple(raw.texts)}
+    correlation = _dense(integers, "correlation", n)
     on_device = kind >= Kind.KERNEL
-    device = _or_from_label(_dense(integers, "device", len(used)), pid, raw.strings, on_device)
-    stream = _or_from_label(_dense(integers, "stream", len(used)), tid, raw.strings, on_device)
+    device = _or_from_label(_dense(integers, "device", n), pid, raw.strings, on_device)
+    stream = _or_from_label(_dense(integers, "stream", n), tid, raw.strings, on_device)
     stream[stream == NO_STREAM] = NONE
-    notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
-    processes, process = _processes(raw, kind, pid, device, correlation, start, notes)
-    threads, thread = _threads(raw, kind, pid, tid, process, on_device)
+    processes, process = _processes(raw.strings, kind, pid, device, correlation, start, notes)
+    threads, thread = _threads(raw.strings, names, kind, pid, tid, process, on_device)
     rows = Rows(
         kind=kind,
         start_ns=start,
         end_ns=end,
         untimed=untimed,
-        name_code=_codes(raw, used),
+        name_code=name_code,
         process=process,
         thread=thread,
         device=device.astype(np.int32),
         stream=stream,
         correlation=correlation,
-        bytes=_dense(integers, "bytes", len(used)),
+        bytes=_dense(integers, "bytes", n),
         names=raw.strings if raw.strings else [""],
         threads=threads,
         processes=processes,
@@ -96,7 +101,24 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         },
         texts={k: v for k, v in texts.items() if len(v.rows)},
         strings=raw.strings,
-        memory=_memory(raw, notes),
+        memory=memory,
+    )
+    del (
+        start,
+        end,
+        untimed,
+        kind,
+        name_code,
+        pid,
+        tid,
+        integers,
+        texts,
+        correlation,
+        device,
+        stream,
+        process,
+        thread,
+        place,
     )
     return assemble(
         rows,
@@ -106,7 +128,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         metadata=raw.metadata,
         base_ns=_integer(raw.metadata.get("baseTimeNanoseconds")),
         rank=_rank(raw.metadata, path),
-        captured_ns=_captured(raw),
+        captured_ns=captured,
         notes=notes,
     )
 
@@ -137,20 +159,25 @@ def _kinds(raw: RawEvents, used: Int64) -> Int64:
     return _per_code(raw.category[used], raw.strings, _category)
 
 
-def _codes(raw: RawEvents, used: Int64) -> Int32:
+def _taken(raw: RawEvents, column: str, used: Int64) -> Any:
+    """A column's used rows, taken out of the raw events."""
+    values = getattr(raw, column)[used]
+    setattr(raw, column, values[:0])
+    return values
+
+
+def _named(raw: RawEvents, used: Int64) -> Int32:
     """Name codes; a row without a name gets that of the empty string, added when needed."""
-    codes = raw.name[used]
+    codes: Int32 = _taken(raw, "name", used)
     if (codes < 0).any():
         if "" not in raw.strings:
             raw.strings.append("")
-        codes = np.where(codes < 0, raw.strings.index(""), codes)
-    return codes.astype(np.int32)
+        codes[codes < 0] = raw.strings.index("")
+    return codes
 
 
-def _of_rows(rows: Int64, values: Any, used: Int64, n: int) -> Sparse:
-    """The part of a sparse argument that lies on the used rows, by their new numbers."""
-    place = np.full(n, NONE, np.int64)
-    place[used] = np.arange(len(used))
+def _of_rows(rows: Any, values: Any, place: Int32) -> Sparse:
+    """The part of a sparse argument that lies on used rows, by their new numbers."""
     to = place[rows]
     return Sparse(to[to != NONE], values[to != NONE])
 
@@ -181,23 +208,23 @@ def _rank_label(pid: str) -> str:
 
 
 def _processes(
-    raw: RawEvents, kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, notes: list[Note]
+    strings: list[str], kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, notes: list[Note]
 ) -> tuple[list[Process], Int32]:
     """The scopes within which ids join, and each row's. One, unless the file merges several ranks."""
-    labels = {int(c): _rank_label(raw.strings[c]) for c in np.unique(pid).tolist() if c >= 0}
+    labels = {int(c): _rank_label(strings[c]) for c in np.unique(pid).tolist() if c >= 0}
     distinct = sorted({label for label in labels.values() if label})
     if len(distinct) > 1:
         numbers = [re.findall(r"\d+", label) for label in distinct]
         ranks = [int(n[0]) if len(n) == 1 else None for n in numbers]
         place = {label: i for i, label in enumerate(distinct)}
-        process = _per_code(pid, raw.strings, lambda text: place.get(_rank_label(text), 0), 0).astype(np.int32)
+        process = _per_code(pid, strings, lambda text: place.get(_rank_label(text), 0), 0).astype(np.int32)
         return [Process(None, rank, label) for rank, label in zip(ranks, distinct, strict=True)], process
     calls = np.flatnonzero((kind == Kind.CALL) & (correlation > 0))
     launchers = np.unique(pid[calls])
     repeated = _launched_twice(pid[calls], correlation[calls])
     if len(launchers) < 2 or not len(repeated):
         return [Process(None)], np.zeros(len(kind), np.int32)
-    return _split_by_pid(raw, kind, pid, device, correlation, start, calls, launchers, repeated, notes)
+    return _split_by_pid(strings, kind, pid, device, correlation, start, calls, launchers, repeated, notes)
 
 
 def _launched_twice(pid: Int32, correlation: Int64) -> Int64:
@@ -208,7 +235,7 @@ def _launched_twice(pid: Int32, correlation: Int64) -> Int64:
 
 
 def _split_by_pid(
-    raw: RawEvents, kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, calls: Int64,
+    strings: list[str], kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, calls: Int64,
     launchers: Int32, repeated: Int64, notes: list[Note],
 ) -> tuple[list[Process], Int32]:  # fmt: skip
     """The same correlation launched from two pids: several ranks in one file, told apart by who launched what.
@@ -254,30 +281,28 @@ def _split_by_pid(
             len(repeated),
         )
     )
-    return [Process(None, i, raw.strings[code]) for i, code in enumerate(launchers.tolist())], process
+    return [Process(None, i, strings[code]) for i, code in enumerate(launchers.tolist())], process
 
 
 def _threads(
-    raw: RawEvents, kind: Any, pid: Int32, tid: Int32, process: Int32, on_device: Bool
-) -> tuple[list[Thread], Int32]:
+    strings: list[str], names: dict[tuple[int, int], str], kind: Any, pid: Int32, tid: Int32, process: Int32, on_device: Bool
+) -> tuple[list[Thread], Int32]:  # fmt: skip
     """Host threads by (pid, tid). Overhead rows carry no thread."""
-    thread = np.full(len(kind), NONE, np.int32)
-    loose = (kind == Kind.OVERHEAD) & (_per_code(pid, raw.strings, lambda text: text.strip() == "-1") != 0)
-    host = np.flatnonzero(~on_device & ~loose)
-    if not len(host):
-        return [], thread
-    width = len(raw.strings) + 1
-    keys, inverse = np.unique((pid[host].astype(np.int64) + 1) * width + tid[host] + 1, return_inverse=True)
-    first = np.full(len(keys), NONE, np.int64)
-    first[inverse[::-1]] = host[::-1]
-    names = _thread_names(raw)
-    text = lambda code: raw.strings[code] if code >= 0 else ""  # noqa: E731
+    loose = (kind == Kind.OVERHEAD) & (_per_code(pid, strings, lambda text: text.strip() == "-1", 0) != 0)
+    host = ~on_device & ~loose
+    pids, tids = np.unique(pid[host]), np.unique(tid[host])
+    key = (np.searchsorted(pids, pid) * len(tids) + np.searchsorted(tids, tid)).astype(np.int32)
+    key[~host] = NONE
+    present, first = np.unique(key, return_index=True)
+    present, first = present[present != NONE], first[present != NONE]
+    place = np.full(max(len(pids) * len(tids), 1) + 1, NONE, np.int32)
+    place[present] = np.arange(len(present), dtype=np.int32)
+    text = lambda code: strings[code] if code >= 0 else ""  # noqa: E731
     threads = [
         Thread(int(process[row]), text(pid[row]), text(tid[row]), names.get((int(pid[row]), int(tid[row])), ""))
         for row in first.tolist()
     ]
-    thread[host] = inverse
-    return threads, thread
+    return threads, place[key]
 
 
 def _thread_names(raw: RawEvents) -> dict[tuple[int, int], str]:
@@ -291,7 +316,7 @@ def _thread_names(raw: RawEvents) -> dict[tuple[int, int], str]:
     }
 
 
-def _memory(raw: RawEvents, notes: list[Note]) -> Memory:
+def _memory(raw: RawEvents) -> Memory:
     """`[memory]` instants; the CPU is device -1 whatever its id says."""
     named = _per_code(raw.name, raw.strings, lambda text: text == "[memory]", 0) == 1
     rows = np.flatnonzero(named & (raw.ts != MISSING))
