@@ -28,6 +28,7 @@ from analyzer.costs import Costs, operation_costs
 from analyzer.facts import read_data
 from analyzer.geometry import Tails, tails
 from analyzer.hardware import Hardware
+from analyzer.lookup import values_at
 from analyzer.sharing import shares
 from analyzer.timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Device, Int64
@@ -37,6 +38,7 @@ MEMORY_BOUND = frozenset({"elementwise", "copy", "normalization", "softmax", "re
 """Families whose intermediates fusion avoids."""
 
 CLOCK_NS = 1_000  # coarsest clock of a recording; a kernel is not faster than the device for less than this
+AROUND = 3  # an operator and how many around it may be the one that autograd records: relu around clamp_min
 CACHE_SPEED: float = read_data("hardware.toml")["assumed"]["cache"]["speed"]
 """Rate of the last-level cache over the device memory; assumed."""
 
@@ -109,7 +111,8 @@ class InKernel:
 
     @cached_property
     def avoidable(self) -> Floats:
-        """[m] ns of traffic of intermediates that only go from one memory-bound kernel to the next on its stream."""
+        """[m] ns of traffic of intermediates that go from one memory-bound kernel to the next on its stream: the read, and
+        the write unless autograd keeps the result."""
         timeline, kinds, kind = self.timeline, self.costs.kinds, self.costs.kind
         found = np.zeros(len(timeline.row))
         if not kinds or self.hardware is None:
@@ -126,8 +129,21 @@ class InKernel:
             read = next((b for shape, b in consumer.reads if shape == producer.result and b == producer.written), 0.0)
             if read:
                 both = pairs == pair
-                found[first[both]] += self.saved_ns(producer.bytes, producer.written)
+                found[first[both & ~self.kept[first]]] += self.saved_ns(producer.bytes, producer.written)
                 found[second[both]] += self.saved_ns(consumer.bytes, read)
+        return found
+
+    @cached_property
+    def kept(self) -> Bool:
+        """[m] the operator, or one around it, is recorded by autograd, which may keep its result for backward."""
+        host, recorded = self.timeline.host, self.timeline.trace.integers.get("Sequence number")
+        found = np.zeros(len(self.length), np.bool_)
+        at = np.flatnonzero(self.costs.operator != NONE)
+        row = self.costs.operator[at]
+        for _ in range(AROUND):
+            found[at] |= values_at(recorded, row) != NONE
+            inner = host.parent[row] != NONE
+            at, row = at[inner], host.parent[row[inner]]
         return found
 
     def saved_ns(self, moved: float, avoided: float) -> float:

@@ -130,6 +130,18 @@ def test_traffic_that_fusion_avoids() -> None:
     assert "activation-traffic" not in split(other)
 
 
+def test_what_autograd_keeps_must_be_written() -> None:
+    """In training the first result is needed again: only reading it back is avoided."""
+    dims = [1024, 131072]
+    shapes = {"Input Dims": [dims], "Input type": [BF16]}
+    events = [op("aten::relu", 0, 9, **{"Sequence number": 3}), op("aten::clamp_min", 1, 8, **shapes), call(2, 4, 1),
+              op("aten::gelu", 10, 19, **{**shapes, "Sequence number": 4}), call(11, 13, 2),
+              kernel(100, 400, 1, **FULL), kernel(401, 701, 2, **FULL)]  # fmt: skip
+    one = timeline_of(trace(*events, deviceProperties=[H100]))
+    one_way = 2 * 1024 * 131072 / (0.9 * 3.35e12) * 1e9
+    assert split(InKernel(one, find(device_of(one))))["activation-traffic"] == pytest.approx(one_way, abs=2)
+
+
 def test_no_ramp_when_the_predecessor_still_runs() -> None:
     """Programmatic dependent launch: the next kernel of the stream starts before the first one ends."""
     size = [8192, 8192]
