@@ -31,6 +31,8 @@ class TraceInfo:
     producer: str
     base_ns: int | None
     """What to add to times to get nanoseconds since the Unix epoch."""
+    options: tuple[str, ...] = ()
+    """What the profiler recorded besides events, at a cost to the host: `with_stack`, `record_shapes` …"""
 
 
 @dataclass(frozen=True)

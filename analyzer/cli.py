@@ -23,7 +23,8 @@ DESCRIPTION = """\
 Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
 one cause, and the parts add up to the wall time exactly."""
 EPILOG = (
-    "exit codes: 0 done; 2 unreadable input, nothing to analyse, or bad usage (one line on standard error says which)"
+    "exit codes: 0 done; 1 regressed or over budget; 2 unreadable input, nothing to analyse, not comparable, or bad usage "
+    "(one line on standard error says which)"
 )
 
 
@@ -38,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
     """All options of `advise`."""
     p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument("traces", nargs="+", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
-    p.add_argument("--format", choices=("text", "json"), default="text", help="what is written (default: text)")
+    p.add_argument(
+        "--format", choices=("text", "json", "github"), default="text",
+        help="what is written (default: text); github: annotations, with --against or --budget",
+    )  # fmt: skip
     p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")
     p.add_argument("--json", metavar="FILE", type=Path, help="write JSON to FILE beside the text")
     p.add_argument(
@@ -54,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FIX,…",
         help="replay with these fixes together, such as dataloader,host-sync: what they would save",
     )
+    p.add_argument(
+        "--against", metavar="BEFORE", type=Path, action="append", default=[],
+        help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
+    )  # fmt: skip
+    p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--version", action="version", version=f"advise {version()}")
     return p
 
@@ -85,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
     request = Request(options.window, options.steps, options.step_marker, options.device, options.rank, options.what_if)
+    if options.against or options.budget or options.format == "github":
+        return run_gates(options, request)
     with Progress(sys.stderr) as progress:
         traces, errors = read_all([Path(p) for p in options.traces], progress)
         progress("analysing", None)
@@ -107,6 +118,46 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(output)
         sys.stdout.flush()
     return 0
+
+
+def run_gates(options: argparse.Namespace, request: Request) -> int:
+    """Read, analyse, hold against earlier runs and limits, write."""
+    from analyzer.gating import Outcome, gates, nothing_after
+    from analyzer.report.gate import github, render_checks, render_comparison
+    from analyzer.report.text import encodable, render
+
+    color, columns = options.output is None and wants_color(sys.stdout), width()
+    plain, parts, outcome = {}, [], Outcome()
+    with Progress(sys.stderr) as progress:
+        traces, errors = read_all([Path(p) for p in options.traces], progress)
+        progress("analysing", None)
+        try:
+            advice = advise_traces(traces, request, errors)
+        except AdviseError as error:
+            outcome = nothing_after(error, options.against)
+        else:
+            plain = advice.to_json()
+            progress("comparing", None)
+            outcome = gates(plain, options.against, options.budget, request)
+            parts = [] if options.against else [render(advice, color=color, width=columns)]
+    if outcome.comparison is not None:
+        parts.append(render_comparison(outcome.comparison, color=color, width=columns))
+    if outcome.checks:
+        parts.append(render_checks(outcome.checks, outcome.source, color=color, width=columns))
+    merged = json.dumps({**plain, **outcome.to_json()}, indent=1, ensure_ascii=False) + "\n"
+    if options.json:
+        write(options.json, merged)
+    file = ", ".join(Path(p).name for p in options.traces)
+    told = {"json": merged, "github": github(outcome.comparison, outcome.checks, file)}
+    output = told.get(options.format, "\n".join(parts))
+    if options.output:
+        write(options.output, output)
+    else:
+        sys.stdout.write(encodable(output, sys.stdout.encoding))
+        sys.stdout.flush()
+    if outcome.complaint:
+        print(f"advise: {' '.join(outcome.complaint.split())}", file=sys.stderr)
+    return outcome.exit_code
 
 
 def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Trace], list[str]]:

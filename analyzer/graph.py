@@ -420,7 +420,7 @@ def _last_hole(busy: Intervals, start: Int64, end: Int64) -> tuple[Int64, Int64]
     """[k] the last hole of over 50 µs between `start` and `end`, an empty one where there is none."""
     lows = np.concatenate([[np.iinfo(np.int64).min], busy.end])
     highs = np.concatenate([busy.start, [np.iinfo(np.int64).max]])
-    wide = np.flatnonzero(np.maximum(highs, lows) - np.where(lows < 0, lows // 2, lows) > HANDOVER_HOLE_NS)
+    wide = np.flatnonzero(highs - HANDOVER_HOLE_NS > lows)  # the difference itself would overflow
     at = wide[np.maximum(np.searchsorted(lows[wide], end, side="left") - 1, 0)]
     low, high = np.maximum(lows[at], start), np.minimum(highs[at], end)
     short = high - low <= HANDOVER_HOLE_NS  # cut short by `end`: look one hole further back

@@ -34,8 +34,12 @@ LAYERS: tuple[set[str], ...] = (
     {"advice", "progress"},
     {"verdict"},
     {"analysis"},
+    {"noise", "quantity", "runs"},
+    {"baseline", "comparability", "getters"},
+    {"compare", "gate"},
+    {"gating"},
     {"api", "report"},
-    {"cli"},
+    {"cli", "record"},
     {"__main__"},
 )
 """Modules and packages of analyzer/. Each may import from the layers above it, a package from itself too.

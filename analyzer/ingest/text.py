@@ -109,9 +109,10 @@ def _encoding(start: bytes) -> tuple[str, int]:
     for bom, encoding in _BOMS:
         if start.startswith(bom):
             return encoding, len(bom)
-    if start[:1] in (b"{", b"[") and start[1:2] == b"\0":
+    zeros = [byte == 0 for byte in start[:4]]
+    if start[:1] in (b"{", b"[") and zeros == [False, True, False, True]:
         return "utf-16-le", 0
-    if start[:1] == b"\0" and start[1:2] in (b"{", b"["):
+    if start[1:2] in (b"{", b"[") and zeros == [True, False, True, False]:
         return "utf-16-be", 0
     return "utf-8", 0
 
