@@ -66,7 +66,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     edges = path[:count]
     end = np.concatenate([[now], np.minimum.accumulate(np.minimum(graph.time_ns[graph.source[edges]], now))])
     since, until = np.maximum(end[1:], window.start_ns), end[:-1]
-    sums["host-unknown"] += int((until[-1:] if not count else since[-1:]).sum()) - window.start_ns
+    sums["host-unknown"] += int(since[-1] if count else now) - window.start_ns
     after = graph.after[edges]
     on_device = after != NONE
     done = np.where(

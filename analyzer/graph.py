@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analyzer.attribution import CODE, SUBMITTED, Attribution, causes_of_segments, silent_cause
+from analyzer import compiled
+from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution, causes_of_segments, silent_cause
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
 from analyzer.timeline import Blocking, Timeline
@@ -57,6 +58,7 @@ QUEUE_IN_FLIGHT = (
 )
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
 FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
+QUEUED_GAP_NS = 1_000  # between operations of a stream, when the trace shows none that was queued behind another
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
 
 
@@ -222,11 +224,13 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
 
     edges = _Edges([], [], [], [], [], [])
     spans = _host_edges(trace, host, calls, call_point, return_point, edges)
-    nominal = _nominal(attributions, operations)
-    extra = _call_excess(attributions, operations)
+    waits = _event_waits(trace, timelines[0].process, host, operations)
+    excess = _call_excess(attributions, operations)
+    nominal = _nominal(attributions, operations, waits, excess)
+    extra = _within_delay(operations, nominal, excess, waits, queue)
     _launch_edges(operations, calls, call_point, op_point, nominal, extra, edges)
     _stream_edges(operations, op_point, nominal, edges)
-    _event_edges(trace, host, operations, op_point, edges)
+    _event_edges(operations, waits, op_point, nominal, edges)
     _return_edges(operations, calls, blocking, queue, call_point, return_point, op_point, edges)
     return _finish(
         trace,
@@ -355,12 +359,14 @@ def _collect_calls(
 
 @dataclass(frozen=True)
 class _Spans:
-    """The stretch of host time that each host edge stands for, in the order in which the edges were added."""
+    """Stretches of a thread's time that host edges stand for."""
 
+    edge: Int64
+    """Number of the edge, in the order in which they were added."""
     start: Int64
     end: Int64
     thread: Int64
-    group: Int8
+    group: Int64
     """Those of one group and thread are disjoint."""
 
 
@@ -374,7 +380,7 @@ def _host_edges(
     from_return = ~first & (return_point[before] != NONE)
     source = np.where(first, 0, np.where(from_return, return_point[before], call_point[before]))
     begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end[before], calls.start[before]))
-    giver = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end[before], begin)))
+    giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end[before], begin)))
     handed = giver != NONE
     giver_returns = handed & (return_point[giver] != NONE)
     from_giver = np.where(giver_returns, return_point[giver], call_point[giver])
@@ -386,24 +392,31 @@ def _host_edges(
     floor = handed & ~first
     own = np.where(from_return, 0, calls.end[before] - calls.start[before])
     edges.add(source[floor], call_point[floor], own[floor], Edge.THREAD, modelled=False)
-    start = np.concatenate([begin[keep], giver_time[handed], begin[floor]])
-    stop = np.concatenate([calls.start[keep], calls.start[handed], (begin + own)[floor]])
-    thread = np.concatenate([calls.thread[keep], calls.thread[handed], calls.thread[floor]])
-    group = np.repeat(np.arange(3), [int(keep.sum()), int(handed.sum()), int(floor.sum())]).astype(np.int8)
-    return _Spans(start, np.maximum(stop, start), thread, group)
+    # Until the waiting thread woke the time was the other one's.
+    woken = np.clip(woken, giver_time, np.maximum(calls.start, giver_time))[handed]
+    number = np.arange(c + int(floor.sum()))
+    kept, given, own_call = np.split(number, np.cumsum([int(keep.sum()), int(handed.sum())]))
+    start = np.concatenate([begin[keep], giver_time[handed], woken, begin[floor]])
+    stop = np.concatenate([calls.start[keep], woken, calls.start[handed], (begin + own)[floor]])
+    thread = calls.thread
+    return _Spans(
+        np.concatenate([kept, given, given, own_call]), start, np.maximum(stop, start),
+        np.concatenate([thread[keep], thread[giver[handed]], thread[handed], thread[floor]]),
+        np.concatenate([0 * kept, 3 + thread[handed], 0 * given + 1, 0 * own_call + 2]),
+    )  # fmt: skip
 
 
-def _handovers(host: Host, calls: _Calls, since: Int64) -> Int64:
-    """[c] the call of another thread that handed over to this one, -1 for none.
+def _handovers(host: Host, calls: _Calls, since: Int64) -> tuple[Int64, Int64]:
+    """[c] the call of another thread that handed over to this one, -1 for none; and when this one went on.
 
     A thread with a hole of over 50 µs, without operator or call in it, during which another launching thread made a
-    call, was waiting for that thread: autograd's workers, and the thread that waits for them.
+    call or marked a step, was waiting for that thread: autograd's workers, and the thread that waits for them.
     """
-    giver = np.full(len(calls.row), NONE, np.int64)
+    giver, woken = np.full(len(calls.row), NONE, np.int64), calls.start.copy()
     by_start = np.argsort(calls.start, kind="stable")
-    for thread in np.unique(calls.thread).tolist():
-        mine = np.flatnonzero((calls.thread == thread) & ~calls.mark & (calls.start - since > HANDOVER_HOLE_NS))
-        others = by_start[(calls.thread[by_start] != thread) & ~calls.mark[by_start]]
+    for thread in np.flatnonzero(np.bincount(calls.thread)).tolist():
+        mine = np.flatnonzero((calls.thread == thread) & (calls.start - since > HANDOVER_HOLE_NS))
+        others = by_start[calls.thread[by_start] != thread]
         if not len(mine) or not len(others) or thread not in host.segments:
             continue
         segments = host.segments[thread]
@@ -413,7 +426,8 @@ def _handovers(host: Host, calls: _Calls, since: Int64) -> Int64:
         found = (hole_end - hole_start > HANDOVER_HOLE_NS) & (at >= 0)
         found[found] = calls.start[others[at[found]]] >= hole_start[found]
         giver[mine[found]] = others[at[found]]
-    return giver
+        woken[mine[found]] = hole_end[found]
+    return giver, woken
 
 
 def _last_hole(busy: Intervals, start: Int64, end: Int64) -> tuple[Int64, Int64]:
@@ -437,20 +451,24 @@ class _Nominal:
     launch_ns: int
     queued_ns: int
     graph_ns: int
+    event_ns: int
+    """From the end of what a stream waits for to the start of what waited."""
     explained_ns: int
 
 
-def _nominal(attributions: Sequence[Attribution], operations: _Operations) -> _Nominal:
+def _nominal(
+    attributions: Sequence[Attribution], operations: _Operations, waits: _Waits, excess: tuple[Int64, Int8, Int64]
+) -> _Nominal:  # fmt: skip
     """The trace's own medians."""
     trace = operations.trace
     launch = np.zeros(len(operations.row), np.int64)
     usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
     fallback = int(np.median(usual)) if usual else 0
     delay = operations.start - operations.launch_start
+    special = excess[1] != CODE["launch-call"]
+    np.subtract.at(delay, excess[0][special], excess[2][special])
     previous = operations.previous
-    idle = (
-        operations.first & ((previous == NONE) | (operations.end[previous] <= operations.launch_start)) & (delay >= 0)
-    )
+    idle = operations.first & ((previous == NONE) | _ended_before_launch(operations)) & (delay >= 0)
     closing = np.zeros(len(operations.row), np.bool_)
     for a in attributions:
         gaps = a.timeline.gaps
@@ -460,6 +478,9 @@ def _nominal(attributions: Sequence[Attribution], operations: _Operations) -> _N
     for group in np.unique(what).tolist():
         mine = what == group
         clean = mine & idle & closing & (delay <= 200_000)
+        if not clean.any():  # never into an idle device: at least into an idle stream
+            clean = mine & idle & (delay <= 200_000)
+            clean[waits.waiter] = False
         launch[mine] = int(np.median(delay[clean])) if clean.any() else fallback
     same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
     gap = operations.start - operations.end[previous]
@@ -468,9 +489,27 @@ def _nominal(attributions: Sequence[Attribution], operations: _Operations) -> _N
     explained = max(a.explained_ns for a in attributions)
     waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
     waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
+    waiting[waits.waiter] = False
     inside &= gap <= explained
-    queued_ns = int(np.median(gap[waiting])) if waiting.any() else (int(np.median(queued)) if queued else 0)
-    return _Nominal(launch, fallback, queued_ns, int(np.median(gap[inside])) if inside.any() else queued_ns, explained)
+    queued_ns = int(np.median(gap[waiting])) if waiting.any() else (int(np.median(queued)) if queued else QUEUED_GAP_NS)
+    graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
+    return _Nominal(launch, fallback, queued_ns, graph_ns, _event_latency(operations, waits, explained), explained)
+
+
+def _event_latency(operations: _Operations, waits: _Waits, explained_ns: int) -> int:
+    """Median from the end of what was waited for last to the start of what waited for nothing else by then."""
+    source, waiter = waits.source, waits.waiter
+    gap = operations.start[waiter] - operations.end[source]
+    previous = operations.previous[waiter]
+    ready = operations.trace.end_ns[operations.launch[waiter]] <= operations.end[source]
+    ready &= (previous == NONE) | (operations.end[previous] <= operations.end[source])
+    latest = np.full(len(operations.row), np.iinfo(np.int64).min)
+    np.maximum.at(latest, waiter, operations.end[source])
+    ready &= (operations.end[source] == latest[waiter]) & (gap <= explained_ns)
+    for mine in (ready & waits.named, ready):
+        if mine.any():
+            return int(np.median(gap[mine]))
+    return 0
 
 
 def _call_excess(attributions: Sequence[Attribution], operations: _Operations) -> tuple[Int64, Int8, Int64]:
@@ -485,6 +524,39 @@ def _call_excess(attributions: Sequence[Attribution], operations: _Operations) -
     return tuple(np.concatenate(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
 
 
+def _within_delay(
+    operations: _Operations, nominal: _Nominal, excess: tuple[Int64, Int8, Int64], waits: _Waits, queue: Int64
+) -> tuple[Int64, Int8, Int64]:  # fmt: skip
+    """The same, together no more than what each operation started later than is usual for its kind.
+
+    Gaps tell nothing of the time when the device was busy with another stream: where an operation started no sooner
+    than its call let it, although its stream and its events were ready, the call's whole excess counts.
+    """
+    order = np.lexsort((excess[1] == CODE["launch-call"], excess[0]))
+    operation, cause, ns = (column[order] for column in excess)
+    trace, start = operations.trace, operations.start
+    room = np.maximum(start - operations.launch_start - nominal.launch, 0)
+    before = np.cumsum(ns) - ns
+    before -= before[np.searchsorted(operation, operation)] if len(operation) else 0
+    ns = np.clip(room[operation] - before, 0, ns)
+    np.subtract.at(room, operation, ns)
+    is_copy = trace.kind[operations.row] == Kind.COPY
+    known = np.where(is_copy, CODE["copy-staging"], CODE["launch-call"]).astype(np.int8)
+    known[operation[::-1]] = cause[::-1]
+    noise = np.where(is_copy, STAGING_NS, nominal.explained_ns)
+    noise[operation] = max(nominal.queued_ns, nominal.event_ns)
+    ready = np.where(operations.previous != NONE, operations.end[operations.previous], trace.origin_ns)
+    np.maximum.at(ready, waits.waiter, operations.end[waits.source])
+    held = operations.first & (trace.end_ns[operations.launch] + nominal.launch >= start) & (start - ready > noise)
+    late = np.flatnonzero(held & (room > noise) & ~np.isin(operations.launch, queue))
+    return np.concatenate([operation, late]), np.concatenate([cause, known[late]]), np.concatenate([ns, room[late]])
+
+
+def _ended_before_launch(operations: _Operations) -> Bool:
+    """[m] the operation before on the stream had ended when the launch call began."""
+    return np.asarray(operations.end[operations.previous] <= operations.launch_start, np.bool_)
+
+
 def _launch_edges(
     operations: _Operations, calls: _Calls, call_point: Int64, op_point: Int64, nominal: _Nominal,
     extra: tuple[Int64, Int8, Int64], edges: _Edges,
@@ -494,7 +566,9 @@ def _launch_edges(
     call = place[np.searchsorted(np.where(calls.mark, NONE, calls.row)[place], operations.launch[at])]
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
-    edges.add(call_point[call], op_point[at], (nominal.launch + late)[at], Edge.LAUNCH)
+    # What started sooner than is usual shows that it could.
+    weight = np.minimum(nominal.launch + late, np.maximum(operations.start - operations.launch_start, 0))
+    edges.add(call_point[call], op_point[at], weight[at], Edge.LAUNCH)
 
 
 def _stream_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, edges: _Edges) -> None:
@@ -524,98 +598,160 @@ def _stream_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, e
 
 def _branch_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, edges: _Edges) -> None:
     """Nodes of a replay on several streams: each waits for the node of the replay that ended last before it started."""
-    at = np.flatnonzero(operations.graph & operations.linked)
-    if not len(at):
+    nodes = np.flatnonzero(operations.graph & operations.linked)
+    if not len(nodes):
         return
-    launch = operations.launch[at]
-    order = at[np.argsort(launch, kind="stable")]
-    bounds = np.flatnonzero(np.concatenate([[True], np.diff(operations.launch[order]) != 0, [True]]))
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        nodes = order[low:high]
-        if len(np.unique(operations.lane[nodes])) < 2:
-            continue
-        by_end = nodes[np.argsort(operations.end[nodes], kind="stable")]
-        k = np.searchsorted(operations.end[by_end], operations.start[nodes], side="right") - 1
-        source = by_end[np.maximum(k, 0)]
-        real = (k >= 0) & (source != operations.previous[nodes]) & (operations.start[source] < operations.start[nodes])
-        gap = operations.start[nodes] - operations.end[source]
-        edges.add(
-            op_point[source[real]], op_point[nodes[real]], np.minimum(gap, nominal.graph_ns)[real], Edge.GRAPH,
-            after=source[real],
-        )  # fmt: skip
-
-
-def _event_edges(trace: Trace, host: Host, operations: _Operations, op_point: Int64, edges: _Edges) -> None:
-    """A stream waits for an event: named by the recording, else everything earlier on the other streams."""
-    waits = _wait_calls(trace, host)
-    if not len(waits):
+    order = nodes[np.argsort(operations.launch[nodes], kind="stable")]
+    replay = np.cumsum(np.diff(operations.launch[order], prepend=operations.launch[order[0]]) != 0)
+    first = np.flatnonzero(np.diff(replay, prepend=-1))
+    lane = operations.lane[order]
+    branched = (np.maximum.reduceat(lane, first) > np.minimum.reduceat(lane, first))[replay]
+    order, replay = order[branched], replay[branched]
+    if not len(order):
         return
-    named = _named_waits(trace)
-    linked = np.flatnonzero(operations.first)
-    thread = trace.thread[operations.launch[linked]]
-    launch_start = operations.launch_start[linked]
-    for one in np.unique(trace.thread[waits]).tolist():
-        mine = linked[(thread == one)]
-        if not len(mine):
-            continue
-        begun = launch_start[thread == one]
-        order = np.argsort(begun, kind="stable")
-        mine, begun = mine[order], begun[order]
-        here = waits[trace.thread[waits] == one]
-        nxt = np.searchsorted(begun, trace.start_ns[here], side="left")
-        for call, k in zip(here.tolist(), nxt.tolist(), strict=True):
-            if k == len(mine):
-                continue
-            waiter = int(mine[k])
-            _add_wait(trace, operations, op_point, waiter, call, named.get(call), edges)
+    # Ends and starts of each replay's nodes in time order, ends first; what ended last before a start is behind it.
+    n = len(order)
+    time = np.concatenate([operations.end[order], operations.start[order]])
+    is_start = np.repeat([False, True], n)
+    merged = np.lexsort((is_start, time, np.tile(replay, 2)))
+    last = np.maximum.accumulate(np.where(is_start[merged], -1, np.arange(2 * n)))
+    at = np.flatnonzero(is_start[merged] & (last >= 0))
+    node, source = order[merged[at] - n], order[merged[last[at]] % n]
+    real = (operations.launch[source] == operations.launch[node]) & (source != operations.previous[node])
+    real &= operations.start[source] < operations.start[node]
+    node, source = node[real], source[real]
+    gap = operations.start[node] - operations.end[source]
+    edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, after=source)
 
 
-def _wait_calls(trace: Trace, host: Host) -> Int64:
+@dataclass(frozen=True)
+class _Waits:
+    """Operations that an event holds back until another one has ended."""
+
+    source: Int64
+    waiter: Int64
+    named: Bool
+    """The recording says which event."""
+
+
+def _event_waits(trace: Trace, process: int, host: Host, operations: _Operations) -> _Waits:
+    """What streams wait for: the event that the recording names, else everything earlier on the other streams."""
     matches = np.array(["streamwaitevent" in name.lower() for name in trace.names], np.bool_)
-    return np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches) & np.isin(trace.thread, host.launching))
+    calls = np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches) & np.isin(trace.thread, host.launching))
+    lanes = _lanes(operations)
+    found: list[tuple[Int64, Int64, bool]] = []
+    named = np.empty(0, np.int64)
+    if len(calls):
+        named = _named_waits(trace, process, calls, lanes, operations, found)
+        unnamed = calls[~np.isin(calls, named)]
+        _unnamed_waits(trace, unnamed, lanes, operations, found)
+    source, waiter = (np.concatenate([np.empty(0, np.int64), *(part[i] for part in found)]) for i in (0, 1))
+    is_named = np.repeat([part[2] for part in found], [len(part[0]) for part in found]).astype(np.bool_)
+    real = (operations.lane[source] != operations.lane[waiter]) & (operations.end[source] <= operations.start[waiter])
+    source, waiter, is_named = source[real], waiter[real], is_named[real]
+    # Each pair once, as named where it is.
+    order = np.lexsort((~is_named, source, waiter))
+    source, waiter, is_named = source[order], waiter[order], is_named[order]
+    new = (np.diff(source, prepend=-1) != 0) | (np.diff(waiter, prepend=-1) != 0)
+    return _Waits(source[new], waiter[new], is_named[new])
 
 
-def _named_waits(trace: Trace) -> dict[int, tuple[int, int]]:
-    """Wait call -> (stream it waits for, time of the record call), where the recording says both."""
-    if "wait_on_cuda_event_record_corr_id" not in trace.integers or "wait_on_stream" not in trace.integers:
-        return {}
-    by_correlation: dict[int, int] = {}
-    for row in trace.rows(Kind.CALL).tolist():
-        by_correlation.setdefault(int(trace.correlation[row]), row)
-    recorded = trace.integers["wait_on_cuda_event_record_corr_id"]
-    stream = trace.integers["wait_on_stream"]
-    found = {}
-    for row, record in zip(recorded.rows.tolist(), recorded.values.tolist(), strict=True):
-        call = by_correlation.get(int(trace.correlation[row]))
-        source = by_correlation.get(record)
-        if call is None or source is None or record > trace.correlation[row]:
-            continue  # -1 is unknown; an id from the future belongs to another session
-        found[call] = (stream.get(row), int(trace.start_ns[source]))
-    return found
+@dataclass(frozen=True)
+class _Lane:
+    """The operations of one stream, in order."""
+
+    device: int
+    stream: int
+    operation: Int64
+    launched: Int64
+    """Start of the launch call, never before an earlier one's."""
+    ended: Int64
+    """End, never before an earlier one's."""
 
 
-def _add_wait(
-    trace: Trace, operations: _Operations, op_point: Int64, waiter: int, call: int, named: tuple[int, int] | None,
-    edges: _Edges,
+def _lanes(operations: _Operations) -> list[_Lane]:
+    order = np.argsort(operations.lane, kind="stable")
+    low = np.iinfo(np.int64).min
+    launched = np.where(operations.linked, operations.launch_start, low)
+    runs = np.split(order, np.flatnonzero(np.diff(operations.lane[order])) + 1) if len(order) else []
+    return [
+        _Lane(
+            int(operations.device[mine[0]]), int(operations.trace.stream[operations.row[mine[0]]]), mine,
+            np.maximum.accumulate(launched[mine]), np.maximum.accumulate(operations.end[mine]),
+        )
+        for mine in runs
+    ]  # fmt: skip
+
+
+def _named_waits(
+    trace: Trace, process: int, calls: Int64, lanes: Sequence[_Lane], operations: _Operations,
+    found: list[tuple[Int64, Int64, bool]],
+) -> Int64:  # fmt: skip
+    """Adds the waits whose event the recording names; returns the rows of their calls."""
+    keys = ("wait_on_cuda_event_record_corr_id", "wait_on_stream")
+    if any(key not in trace.integers for key in keys):
+        return np.empty(0, np.int64)
+    recorded = trace.integers[keys[0]]
+    mine = trace.process[recorded.rows] == process
+    row, record = recorded.rows[mine], recorded.values[mine].astype(np.int64)
+    on = trace.integers[keys[1]].dense(len(trace))[row]
+    by_id = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process) & (trace.correlation != NONE))
+    by_id = by_id[np.argsort(trace.correlation[by_id], kind="stable")]
+    ids = trace.correlation[by_id]
+
+    def call_of(wanted: Int64) -> Int64:
+        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
+        return np.where(ids[at] == wanted, by_id[at], NONE) if len(ids) else np.full(len(wanted), NONE)
+
+    call, source_call = call_of(trace.correlation[row]), call_of(record)
+    # -1 is unknown; an id from the future belongs to another session.
+    known = (call != NONE) & (source_call != NONE) & (record <= trace.correlation[row]) & np.isin(call, calls)
+    call, source_call, on, row = call[known], source_call[known], on[known], row[known]
+    device, stream = trace.device[row].astype(np.int64), trace.stream[row]
+    ordinal = {lane.device: int(trace.device[operations.row[lane.operation[0]]]) for lane in lanes}
+    usable = np.zeros(len(call), np.bool_)
+    for waiting in lanes:
+        here = (stream == waiting.stream) & ((device == ordinal[waiting.device]) | (device == NONE))
+        usable |= here
+        for lane in lanes:
+            pairs = np.flatnonzero(here & (on == lane.stream) & (lane.device == waiting.device))
+            k = np.searchsorted(waiting.launched, trace.start_ns[call[pairs]], side="left")
+            j = np.searchsorted(lane.launched, trace.start_ns[source_call[pairs]], side="left") - 1
+            real = (k < len(waiting.operation)) & (j >= 0)
+            found.append((lane.operation[j[real]], waiting.operation[k[real]], True))
+    return np.unique(call[usable])
+
+
+def _unnamed_waits(
+    trace: Trace, calls: Int64, lanes: Sequence[_Lane], operations: _Operations,
+    found: list[tuple[Int64, Int64, bool]],
 ) -> None:  # fmt: skip
-    before = trace.start_ns[call] if named is None else named[1]
-    until = int(np.searchsorted(operations.start, operations.start[waiter], side="left"))
-    recent = np.arange(max(0, until - 4096), until)
-    mine = recent[
-        (operations.device[recent] == operations.device[waiter])
-        & (operations.lane[recent] != operations.lane[waiter])
-        & (operations.launch_start[recent] < before)
-        & (operations.end[recent] <= operations.start[waiter])
-    ]
-    if named is not None:
-        mine = mine[trace.stream[operations.row[mine]] == named[0]]
-    if not len(mine):
-        return
-    _, last = np.unique(operations.lane[mine][::-1], return_index=True)
-    source = mine[::-1][last]
-    edges.add(
-        op_point[source], np.full(len(source), op_point[waiter]), 0, Edge.EVENT, after=source, modelled=named is None
-    )
+    """The next operation that the thread launches waits for everything earlier on the other streams of its device."""
+    submitted = np.flatnonzero(operations.first)
+    thread, begun = trace.thread[operations.launch[submitted]], operations.launch_start[submitted]
+    for one in np.flatnonzero(np.bincount(trace.thread[calls])).tolist():
+        here = np.flatnonzero(thread == one)
+        here = here[np.argsort(begun[here], kind="stable")]
+        since = trace.start_ns[calls[trace.thread[calls] == one]]
+        k = np.searchsorted(begun[here], since, side="left")
+        since, waiter = since[k < len(here)], submitted[here[k[k < len(here)]]]
+        for lane in lanes:
+            mine = operations.device[waiter] == lane.device
+            j = np.searchsorted(lane.launched, since, side="left")
+            j = np.minimum(j, np.searchsorted(lane.ended, operations.start[waiter], side="right")) - 1
+            mine &= j >= 0
+            found.append((lane.operation[j[mine]], waiter[mine], False))
+
+
+def _event_edges(
+    operations: _Operations, waits: _Waits, op_point: Int64, nominal: _Nominal, edges: _Edges
+) -> None:  # fmt: skip
+    """A stream waits for an event."""
+    gap = operations.start[waits.waiter] - operations.end[waits.source]
+    for mine, modelled in ((waits.named, False), (~waits.named, True)):
+        source, waiter = waits.source[mine], waits.waiter[mine]
+        weight = np.minimum(gap[mine], nominal.event_ns)
+        edges.add(op_point[source], op_point[waiter], weight, Edge.EVENT, after=source, modelled=modelled)
 
 
 def _return_edges(
@@ -636,8 +772,13 @@ def _return_edges(
     released = np.where(is_queue, operations.start[target], operations.end[target])
     waited = (target != NONE) & (released > begin) & (released <= end)
     cost = end - begin
-    idle = cost[~is_copy & ~is_queue & ~waited]
-    intrinsic = min(int(idle.min()) if len(idle) else INTRINSIC_SYNC_NS, INTRINSIC_SYNC_NS)
+    # With nothing to wait for it takes no longer than others did that had nothing, or than it takes to return.
+    idle, late = cost[~is_copy & ~is_queue & ~waited], (end - released)[waited & ~is_queue]
+    intrinsic = min(
+        int(idle.min()) if len(idle) else INTRINSIC_SYNC_NS,
+        int(np.median(late)) if len(late) else INTRINSIC_SYNC_NS,
+        INTRINSIC_SYNC_NS,
+    )
     trace = operations.trace
     usual = int(np.percentile(trace.end_ns[queue] - trace.start_ns[queue], 10)) if len(queue) else 0
     cost = np.where(waited, np.minimum(cost, np.where(is_queue, usual, intrinsic)), cost)
@@ -661,13 +802,24 @@ def _waited_for(operations: _Operations, begin: Int64, end: Int64) -> Int64:
     ends = operations.end[by_end]
     found = np.full(len(begin), NONE, np.int64)
     last = np.searchsorted(ends, end, side="right") - 1
-    for i, k in enumerate(last.tolist()):
+    compiled.call(
+        sweep_waited,
+        len(begin) + len(ends),
+        (begin, last, ends, operations.launch_start[by_end], by_end),
+        (found,),
+    )
+    return found
+
+
+def sweep_waited(begin: Any, last: Any, ends: Any, launched: Any, operation: Any, found: Any) -> None:
+    """For each wait the operation that ended last, from `last` back, of those launched before it began."""
+    for i in range(len(begin)):
+        k = last[i]
         while k >= 0 and ends[k] > begin[i]:
-            if operations.launch_start[by_end[k]] < begin[i]:
-                found[i] = by_end[k]
+            if launched[k] < begin[i]:
+                found[i] = operation[k]
                 break
             k -= 1
-    return found
 
 
 def _finish(
@@ -676,7 +828,7 @@ def _finish(
     attributions: Sequence[Attribution],
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
-    m, c = len(op_point), len(call_point)
+    m = len(op_point)
     returns = np.flatnonzero(calls.waits)
     time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
     point = np.concatenate(
@@ -743,15 +895,16 @@ def _host_time(
     timeline = attribution.timeline
     for thread, segments in timeline.host.segments.items():
         causes = causes_of_segments(timeline, segments, attribution.blocking)
-        for group in range(3):
-            mine = np.flatnonzero((spans.thread == thread) & (spans.group == group) & (spans.end > spans.start))
+        of_thread = np.flatnonzero((spans.thread == thread) & (spans.end > spans.start))
+        for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
+            mine = of_thread[spans.group[of_thread] == group]
             mine = mine[np.argsort(spans.start[mine], kind="stable")]
             span = Intervals(spans.start[mine], spans.end[mine])
             met = overlaps(span, segments.span)
             silent = remainder(span, met)
             ns = silent.end - silent.start
-            found.append((new_edge[mine[met.left]], causes[met.right], met.end - met.start))
-            found.append((new_edge[mine[silent.left]], silent_cause(timeline, segments, ns), ns))
+            found.append((new_edge[spans.edge[mine[met.left]]], causes[met.right], met.end - met.start))
+            found.append((new_edge[spans.edge[mine[silent.left]]], silent_cause(timeline, segments, ns), ns))
     edge, cause, ns = (np.concatenate(column) for column in zip(*found, strict=True))
     keep = edge != NONE
     return edge[keep], cause[keep], ns[keep]
