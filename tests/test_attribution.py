@@ -476,6 +476,25 @@ def test_what_overhead_records_are(name: str, cause: str) -> None:
     assert found == {"host host-unknown": 15, f"host {cause}": 5, "submitted launch-latency": 5}
 
 
+def test_overhead_inside_overhead() -> None:
+    """The innermost record decides, but an enclosing profiler wins over what happens in it."""
+    events = [call(60, 70, 0, "cudaEventRecord"), call(72, 74, 4), kernel(77, 90, 4)]
+    loading, profiler = "Lazy Function Loading", "Buffer Flush"
+    assert gap(90, *events, overhead(loading, 50, 80), overhead(profiler, 62, 66)) == {
+        "host host-unknown": 12, "host profiler": 4, "host module-load": 6, "submitted launch-latency": 5,
+    }  # fmt: skip
+    assert gap(90, *events, overhead(profiler, 50, 80), overhead(loading, 62, 66)) == {
+        "host host-unknown": 12, "host profiler": 10, "submitted launch-latency": 5,
+    }  # fmt: skip
+
+
+def test_launch_latency_of_a_queue_is_unknown() -> None:
+    """Every launch waits in the queue: the shortest wait is no measure of a launch."""
+    found = device(call(0, 5, 1), call(5, 900, 2), kernel(300, 400, 1), kernel(500, 600, 2))
+    assert found.launch_latency_ns == 50_000
+    assert idle_of(found) == {"submitted launch-latency": 50, "submitted launch-call": 50}
+
+
 def test_lazy_loading_during_the_launch() -> None:
     found = gap(130, call(60, 120, 4), overhead("Lazy Function Loading", 65, 110), kernel(120, 130, 4))
     assert found == {"host host-unknown": 10, "submitted launch-latency": 5, "submitted module-load": 55}

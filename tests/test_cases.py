@@ -18,7 +18,6 @@ import pytest
 
 from analyzer.cli import main
 from analyzer.ingest import read
-from analyzer.summary import memory_use
 from analyzer.trace import Kind, Trace
 from tests.build import (
     Event,
@@ -598,10 +597,10 @@ MEMORY = [
 
 @case("23-memory-events/trace.json", chrome(*MEMORY))
 def memory_events(result: Result) -> None:
-    found = {
-        use.device: (use.peak_allocated, use.peak_reserved, use.baseline) for use in memory_use(result.trace.memory)
-    }
+    found = {m["device"]: (m["peak_allocated"], m["peak_reserved"], m["baseline"]) for m in result.json["memory"]}
     assert found == {0: (6500, 8000, 5000), 1: (3000, 4000, 0), -1: (256, 256, 0)}
+    assert result.json["devices"] == []
+    assert advise(result.path, "--window", "gpu").refusal
 
 
 # Nsight Systems
