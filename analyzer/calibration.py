@@ -74,10 +74,10 @@ def ramps(timeline: Timeline, costs: Costs, hardware: Hardware) -> NDArray[np.fl
     """[m] ns: the kernel's own line where it has one, else assumed; nothing for a kernel that starts before its
     predecessor on the stream ends, whose pipe is full."""
     assumed = read_data("hardware.toml")["assumed"]["ramp"]
-    result = np.full(len(timeline.row), assumed["us"] * 1000.0)
-    names = timeline.trace.name_code[timeline.row]
+    of_name = np.full(len(timeline.trace.names), assumed["us"] * 1000.0)
     for fit in fits(timeline, costs):
-        result[names == fit.name] = np.clip(fit.ramp_ns, assumed["low_us"] * 1000.0, assumed["high_us"] * 1000.0)
+        of_name[fit.name] = np.clip(fit.ramp_ns, assumed["low_us"] * 1000.0, assumed["high_us"] * 1000.0)
+    result = of_name[timeline.trace.name_code[timeline.row]]
     order = np.lexsort((timeline.start, timeline.stream))
     first, second = order[:-1], order[1:]
     early = (timeline.stream[first] == timeline.stream[second]) & (timeline.end[first] > timeline.start[second])

@@ -19,7 +19,7 @@ from analyzer import formulas as f
 from analyzer import traffic as t
 from analyzer.formulas import Cost
 from analyzer.kernels import kernel_class
-from analyzer.lookup import distinct_rows, numbered, values_at
+from analyzer.lookup import distinct_rows, numbered, values_of
 from analyzer.shapes import Call, read_call
 from analyzer.timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Int32, Int64
@@ -166,7 +166,7 @@ def operation_costs(timeline: Timeline) -> Costs:
     operator[linked] = timeline.host.operator[timeline.launch[linked]]
     at = np.flatnonzero(operator != NONE)
     kind, share = np.full(n, NONE, np.int32), np.ones(n)
-    texts = [values_at(trace.texts.get(name), operator[at]) for name in TEXTS]
+    texts = values_of([trace.texts.get(name) for name in TEXTS], operator[at])
     columns: list[NDArray[Any]] = [trace.name_code[operator[at]], *texts, trace.name_code[timeline.row[at]]]
     distinct, which = distinct_rows(columns)
     kinds: list[Cost] = []
@@ -210,8 +210,7 @@ def _main_kernels(
     keep, part = np.zeros(len(at), np.bool_), np.ones(len(at))
     chosen = best[group]
     keep[order] = (name[order] == name[chosen]) | (many[chosen] & (main[order] == main[chosen]))
-    total = np.zeros(len(first), np.float64)
     weight = np.where(keep[order], np.maximum(length[order], 1), 0)
-    np.add.at(total, group, weight)
+    total = np.bincount(group, weight, minlength=len(first))
     part[order] = weight / np.maximum(total[group], 1)
     return keep, part

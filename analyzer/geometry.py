@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.facts import read_data
-from analyzer.lookup import numbered, values_at
+from analyzer.lookup import distinct_rows, values_of
 from analyzer.timeline import Timeline
-from analyzer.trace import NONE, Device, Int64, Kind
+from analyzer.trace import NONE, Device, Int64, Trace
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +29,9 @@ WARP = 32
 REGISTERS = 65_536  # of an SM, on every NVIDIA device since 2014
 REGISTER_UNIT = 256  # registers are given to warps in units of this many
 RESERVED_SHARED = 1_024  # bytes of shared memory that a block needs for itself, from compute capability 8.0 on
+
+
+LAUNCH = ("registers per thread", "shared memory", "grid", "block")
 
 
 @dataclass(frozen=True)
@@ -98,30 +102,24 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     trace, n = timeline.trace, len(timeline.row)
     empty = [np.full(n, np.nan) for _ in range(4)]
     limits = sm_limits(device)
-    if limits is None or not sms:
+    at = np.flatnonzero(timeline.is_kernel)
+    if limits is None or not sms or not len(at):
         return Tails(*empty)
-    integers = trace.integers
-    registers, shared = (
-        values_at(integers.get(name), timeline.row) for name in ("registers per thread", "shared memory")
-    )
-    blocks, threads = (_product_of(timeline, name) for name in ("grid", "block"))
-    known = (blocks > 0) & (threads > 0) & (registers > 0) & (shared >= 0) & (trace.kind[timeline.row] == Kind.KERNEL)
-    at = np.flatnonzero(known)
-    resident = resident_blocks(limits, threads[at], registers[at], shared[at])
-    waves, idle, bound = tail_shares(blocks[at], sms, resident)
+    columns = [*(trace.integers.get(name) for name in LAUNCH[:2]), *(trace.texts.get(name) for name in LAUNCH[2:])]
+    distinct, which = distinct_rows(values_of(columns, timeline.row[at]))
+    registers, shared, grid, block = np.array(distinct, np.int64).T
+    blocks, threads = (np.array([_size(trace, code) for code in codes.tolist()], np.int64) for codes in (grid, block))
+    known = np.flatnonzero((blocks > 0) & (threads > 0) & (registers > 0) & (shared >= 0))
+    resident = resident_blocks(limits, threads[known], registers[known], shared[known])
+    waves, idle, bound = tail_shares(blocks[known], sms, resident)
     for column, values in zip(empty, (idle, bound, waves, resident.astype(np.float64)), strict=True):
-        column[at] = values
+        of_launch = np.full(len(distinct), np.nan)
+        of_launch[known] = values
+        column[at] = of_launch[which]
     return Tails(*empty)
 
 
-def _product_of(timeline: Timeline, name: str) -> Int64:
-    """[m] product of the sizes in a text such as `[64, 1, 1]`; -1 without. Once for each distinct text."""
-    distinct, which = numbered(values_at(timeline.trace.texts.get(name), timeline.row))
-    sizes = [_size(timeline.trace.strings[code]) if code != NONE else NONE for code in distinct.tolist()]
-    result: Int64 = np.array(sizes, np.int64)[which]
-    return result
-
-
-def _size(text: str) -> int:
-    numbers = [int(number) for number in re.findall(r"\d+", text)]
-    return int(np.prod(numbers, dtype=np.int64)) if numbers else NONE
+def _size(trace: Trace, code: int) -> int:
+    """Product of the sizes in a text such as `[64, 1, 1]`; -1 without."""
+    numbers = [int(number) for number in re.findall(r"\d+", trace.strings[code])] if code != NONE else []
+    return prod(numbers) if numbers else NONE

@@ -15,10 +15,25 @@ DENSE = 20_000_000  # a table of this many entries is cheaper than sorting milli
 
 def values_at(column: Sparse | None, rows: Int64) -> Int64:
     """[k] the column's value at each row, -1 where it has none."""
-    if column is None or not len(column.rows):
-        return np.full(len(rows), NONE, np.int64)
-    at = np.minimum(np.searchsorted(column.rows, rows), len(column.rows) - 1)
-    found: Int64 = np.where(column.rows[at] == rows, column.values[at], NONE).astype(np.int64)
+    return values_of([column], rows)[0]
+
+
+def values_of(columns: Sequence[Sparse | None], rows: Int64) -> list[Int64]:
+    """`values_at` of each column; the rows are looked up once for neighbours that have values in the same ones."""
+    found: list[Int64] = []
+    last, at, there = np.empty(0, np.int64), rows, np.empty(0, np.bool_)
+    for column in columns:
+        if column is None or not len(column.rows):
+            found.append(np.full(len(rows), NONE, np.int64))
+            continue
+        if not np.array_equal(column.rows, last):
+            last = column.rows
+            if np.array_equal(last, rows):
+                at, there = np.arange(len(rows)), np.ones(len(rows), np.bool_)
+            else:
+                at = np.minimum(np.searchsorted(last, rows), len(last) - 1)
+                there = last[at] == rows
+        found.append(np.where(there, column.values[at].astype(np.int64), NONE))
     return found
 
 
