@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analyzer.trace import NONE, Int64, Sparse
 
-DENSE = 20_000_000  # a table of this many entries is cheaper than sorting millions of rows
+DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
 
 
 def values_at(column: Sparse | None, rows: Int64) -> Int64:
@@ -41,7 +41,7 @@ def numbered(codes: NDArray[Any]) -> tuple[Int64, Int64]:
     """The distinct codes in order, and for each row which of them it has; codes are whole numbers from -1 on."""
     shifted = codes.astype(np.int64) + 1
     size = int(shifted.max(initial=0)) + 1
-    if size > DENSE:
+    if size > DENSE * len(shifted):
         values, which = np.unique(shifted, return_inverse=True)
         return values - 1, which
     present = np.zeros(size, np.bool_)
