@@ -2,6 +2,7 @@
 
     advice = analyzer.advise("trace.json")          what `advise` prints, as a value
     trace = analyzer.read("trace.json")             the events, as integer-nanosecond columns
+    with analyzer.record("trace.json"): …           such a trace, of a block that runs PyTorch
     graph = analyzer.timeline("trace.json")[0]      what each operation waited for
 
 Everything is imported when it is first asked for.
@@ -27,6 +28,7 @@ _WHERE = {
     "UnreadableTrace": "errors",
     "advise": "api",
     "read": "api",
+    "record": "record",
     "timeline": "api",
 }
 
@@ -41,6 +43,7 @@ __all__ = [
     "UnreadableTrace",
     "advise",
     "read",
+    "record",
     "timeline",
 ]
 
@@ -49,6 +52,7 @@ if _TYPE_CHECKING:
     from analyzer.api import advise, read, timeline
     from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
     from analyzer.graph import Graph
+    from analyzer.record import record
     from analyzer.study import Request
     from analyzer.trace import Trace
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.attribution import Item
+from analyzer.rule import Finding, Joint, Skipped
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 
@@ -159,6 +160,14 @@ class Advice:
     verdict: str
     health: tuple[Note, ...]
     what_if: tuple[WhatIf, ...] = ()
+    phase: tuple[str, str] = ("unknown", "there is no GPU work")
+    """The phase of the first device, and how that is known."""
+    findings: tuple[Finding, ...] = ()
+    """What to change, device after device, the best first."""
+    joint: tuple[Joint, ...] = ()
+    """What the findings of a device give together."""
+    skipped: tuple[Skipped, ...] = ()
+    """Rules that say nothing of a device, and why."""
     errors: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -176,14 +185,15 @@ class Advice:
             "devices": [_device(device) for device in self.devices],
             "host": None if self.host is None else _plain(self.host),
             "memory": [_plain(use) for use in self.memory],
-            "phase": {"name": "unknown", "why": "phases are not detected yet"},
+            "phase": dict(zip(("name", "why"), self.phase, strict=True)),
             "replay": self._replay(),
             "what_if": [
                 {**_plain(what), "refused": [{"fix": fix, "why": why} for fix, why in what.refused]}
                 for what in self.what_if
             ],
-            "findings": [],
-            "skipped": [],
+            "findings": [_plain(finding) for finding in self.findings],
+            "joint": [_plain(joint) for joint in self.joint],
+            "skipped": [_plain(skipped) for skipped in self.skipped],
             "health": [_plain(note) for note in self.health],
             "errors": list(self.errors),
         }

@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
+from analyzer.attribution import Item
+from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
 from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, total
+from analyzer.rule import Rule
 from analyzer.study import Request, Study, studies
 from analyzer.summary import (
     allocation_calls,
@@ -65,18 +69,18 @@ def examine(
     chosen = [t for t in traces if request.rank is None or t.rank in (None, request.rank) or len(t.processes) > 1]
     devices: list[DeviceAdvice] = []
     notes: list[Note] = []
-    fixes = chosen_fixes(request.what_if)
-    what_ifs: list[WhatIf] = []
+    rules, broken = find_rules(Path(request.rules) if request.rules else None)
+    wanted = chosen_fixes(request.what_if, rules)
     looked_at: list[Study] = []
     for trace in chosen:
         found, health = studies(trace, request)
         looked_at += found
         notes += [*trace.health, *check_trace(trace), *health]
-        for study in found:
-            notes += check_device(study.attribution, study.window, study.steps, study.operations)
-            devices.append(_device_advice(study))
-            if fixes:
-                what_ifs.append(_what_if(study, fixes))
+    looked_at = [replace(study, peers=tuple(looked_at)) for study in looked_at]
+    for study in looked_at:
+        notes += check_device(study.attribution, study.window, study.steps, study.operations)
+        devices.append(_device_advice(study))
+    verdicts = [judge(study, rules) for study in looked_at]
     host = None
     if not devices:
         host = _host_only(chosen, request)
@@ -91,38 +95,48 @@ def examine(
         memory=memory,
         verdict=verdict(devices, host, merged),
         health=merged,
-        what_if=tuple(what_ifs),
-        errors=tuple(errors),
+        what_if=tuple(_what_if(study, wanted) for study in looked_at) if wanted else (),
+        phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
+        findings=tuple(finding for found in verdicts for finding in found.findings),
+        joint=tuple(found.joint for found in verdicts if found.joint),
+        skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
+        errors=(*errors, *broken, *(error for found in verdicts for error in found.errors)),
     )
     return advice, looked_at
 
 
-def chosen_fixes(names: str | None) -> list[Fix]:
-    """The fixes of a comma-separated list of names.
+def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Rule]:
+    """The fixes, or rules whose fixes are meant, of a comma-separated list of names.
 
     Raises:
-        BadUsage: a name that is none.
+        BadUsage: a name that is neither.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()] if names else []
-    unknown = [name for name in wanted if name not in FIXES]
+    known: dict[str, Fix | Rule] = {**{rule.id: rule for rule in rules}, **FIXES}
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise BadUsage(f"--what-if {','.join(unknown)}: no such fix; there are {', '.join(FIXES)}")
-    return [FIXES[name] for name in dict.fromkeys(wanted)]
+        raise BadUsage(f"--what-if {','.join(unknown)}: no such fix or rule; there are {', '.join(sorted(known))}")
+    return [known[name] for name in dict.fromkeys(wanted)]
 
 
-def _what_if(study: Study, fixes: Sequence[Fix]) -> WhatIf:
+def _what_if(study: Study, wanted: Sequence[Fix | Rule]) -> WhatIf:
     """The fixes together, those that cannot be priced named with the reason."""
-    refused = {}
-    if not study.trust.enough:
-        refused = dict.fromkeys((fix.name for fix in fixes), _distrust(study))
-    else:
-        refused = {fix.name: why for fix in fixes if (why := fix.refuses(study.graph))}
-    priced = [fix for fix in fixes if fix.name not in refused]
+    fixes: dict[str, list[Fix]] = {}
+    refused: dict[str, str] = {}
+    for one in wanted:
+        name = one.name if isinstance(one, Fix) else one.id
+        found, why = ([one], None) if isinstance(one, Fix) else _fixes_of(study, one)
+        why = distrust(study) or why or next(filter(None, (fix.refuses(study.graph) for fix in found)), None)
+        if why:
+            refused[name] = why
+        else:
+            fixes[name] = found
+    priced = [fix for found in fixes.values() for fix in found]
     saves = study.saving(*priced) if priced else None
     return WhatIf(
         file=study.trace.name,
         device=study.timeline.device,
-        fixes=tuple(fix.name for fix in priced),
+        fixes=tuple(fixes),
         saving_ns=(saves.low_ns, saves.high_ns) if saves else None,
         speedup=saves.speedup if saves else None,
         assumes=tuple(text for fix in priced for text in fix.assumes),
@@ -130,11 +144,12 @@ def _what_if(study: Study, fixes: Sequence[Fix]) -> WhatIf:
     )
 
 
-def _distrust(study: Study) -> str:
-    return (
-        f"the unchanged replay is off by {study.trust.error:+.1%} and {study.trust.unexplained:.1%} of the wall rests on "
-        "waits that nothing recorded explains: together more than 5 %, so no saving is shown"
-    )
+def _fixes_of(study: Study, rule: Rule) -> tuple[list[Fix], str | None]:
+    """What a rule would change on a device; or why it has nothing to say of it."""
+    if why := unfit(rule, study):
+        return [], why
+    fixes = [claim.fix for claim in rule.check(study) if claim.fix]
+    return fixes, None if fixes else "the rule has nothing to change here"
 
 
 def merge_notes(notes: Sequence[Note]) -> list[Note]:
@@ -164,8 +179,7 @@ def _device_advice(study: Study) -> DeviceAdvice:
     attribution, window, operations, timeline = study.attribution, study.window, study.operations, study.timeline
     trace, start, end = timeline.trace, window.start_ns, window.end_ns
     ns = clipped_ns(timeline, operations, start, end)
-    items = tuple(attribution.partition(start, end))
-    of = lambda **match: sum(i.ns for i in items if all(getattr(i, k) == v for k, v in match.items()))  # noqa: E731
+    items = tuple(split_kernels(study, attribution.partition(start, end)))
     process = study.process
     info = next(
         (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
@@ -188,12 +202,12 @@ def _device_advice(study: Study) -> DeviceAdvice:
         kernels=int(timeline.is_kernel[operations].sum()),
         busy_ns=busy,
         idle_ns=end - start - busy,
-        compute_ns=of(when="compute"),
-        communication_ns=of(when="communication"),
-        copy_ns=of(when="copy"),
-        idle_host_ns=of(when="idle", side="host"),
-        idle_submitted_ns=of(when="idle", side="submitted"),
-        idle_unlinked_ns=of(when="idle", side="unlinked"),
+        compute_ns=_ns(items, "compute"),
+        communication_ns=_ns(items, "communication"),
+        copy_ns=_ns(items, "copy"),
+        idle_host_ns=_ns(items, "idle", "host"),
+        idle_submitted_ns=_ns(items, "idle", "submitted"),
+        idle_unlinked_ns=_ns(items, "idle", "unlinked"),
         communication_total_ns=communication_ns(timeline, start, end),
         attribution=items,
         steps=tuple(
@@ -215,6 +229,17 @@ def _device_advice(study: Study) -> DeviceAdvice:
         replay=ReplayAdvice(study.trust.error, study.trust.unexplained, study.trust.enough),
         critical_path=tuple(study.critical_path.by_cause.items()),
     )
+
+
+def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:
+    return sum(item.ns for item in items if (item.when, item.side) == (when, side))
+
+
+def split_kernels(study: Study, items: Sequence[Item]) -> list[Item]:
+    """The parts of the wall time with the time in kernels split by what they had to do, as far as that is known."""
+    parts = study.inkernel.split(study.window.start_ns, study.window.end_ns)
+    inside = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in parts]
+    return sorted([*(item for item in items if item.when != "compute"), *inside], key=lambda item: -item.ns)
 
 
 def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvice:

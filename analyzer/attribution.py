@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analyzer import compiled
-from analyzer.host import LAUNCH, Doing, Host, Segments
+from analyzer.host import Doing, Host, Segments
 from analyzer.intervals import Intervals, Overlaps, overlaps, remainder, union
 from analyzer.timeline import (
     COMMUNICATION,
@@ -37,6 +37,11 @@ from analyzer.timeline import (
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind
 
 CATEGORIES = {
+    "ideal": "useful",
+    "tail": "implicit-barriers",
+    "ramp": "memory-bubbles",
+    "activation-traffic": "activation-round-trips",
+    "inefficiency": "kernel-inefficiency",
     "unmodelled": "kernel-time",
     "exposed-communication": "communication",
     "exposed-copy": "copies",
@@ -58,9 +63,11 @@ CATEGORIES = {
     "host-unknown": "unattributed",
     "device-unknown": "unattributed",
 }
-IDLE = tuple(
-    cause for cause in CATEGORIES if cause not in ("unmodelled", "exposed-communication", "exposed-copy", "memset")
-)
+BUSY = (
+    "ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled", "exposed-communication", "exposed-copy",
+    "memset",
+)  # fmt: skip
+IDLE = tuple(cause for cause in CATEGORIES if cause not in BUSY)
 CODE = {cause: code for code, cause in enumerate(IDLE)}
 SIDES = ("host", "submitted", "unlinked")
 HOST, SUBMITTED, UNLINKED = range(3)

@@ -13,10 +13,12 @@ from typing import NoReturn
 
 from analyzer.advice import Advice
 from analyzer.analysis import advise_traces
-from analyzer.errors import AdviseError, UnreadableTrace
+from analyzer.engine import find_rules, named_rule
+from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
 from analyzer.ingest import find_traces, read
 from analyzer.progress import Progress
-from analyzer.study import Request
+from analyzer.rule import PHASES
+from analyzer.study import Request, read_size
 from analyzer.trace import Trace
 
 DESCRIPTION = """\
@@ -38,7 +40,7 @@ class OneLineParser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """All options of `advise`."""
     p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
-    p.add_argument("traces", nargs="+", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
+    p.add_argument("traces", nargs="*", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
     p.add_argument(
         "--format", choices=("text", "json", "github"), default="text",
         help="what is written (default: text); github: annotations, with --against or --budget",
@@ -55,9 +57,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--rank", metavar="N", type=int, help="only this rank")
     p.add_argument(
         "--what-if",
-        metavar="FIX,…",
-        help="replay with these fixes together, such as dataloader,host-sync: what they would save",
+        metavar="RULE,…",
+        help="replay with the fixes of these rules together, such as dataloader,host-sync: what they would save",
     )
+    p.add_argument("--phase", choices=("auto", *PHASES), default="auto", help="what the program does (default: auto)")
+    p.add_argument("--hardware", metavar="NAME", help="the device, where the trace does not name it: h100-sxm …")
+    p.add_argument("--weights", metavar="BYTES", help="what the model's weights take on one device: 14GB …")
+    p.add_argument("--objective", choices=("latency", "throughput"), help="what counts in inference")
+    p.add_argument("--rules", metavar="DIR", help="a folder with more rules")
+    p.add_argument("--list-rules", action="store_true", help="list the rules and stop")
+    p.add_argument("--explain", metavar="RULE", help="print a rule's page with its cases and sources, and stop")
     p.add_argument(
         "--against", metavar="BEFORE", type=Path, action="append", default=[],
         help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
@@ -93,7 +102,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
-    request = Request(options.window, options.steps, options.step_marker, options.device, options.rank, options.what_if)
+    if options.list_rules or options.explain:
+        sys.stdout.write(about_rules(options))
+        return 0
+    if not options.traces:
+        raise BadUsage("no trace given; advise TRACE, or advise --help for what else it can do")
+    request = asked(options)
     if options.against or options.budget or options.format == "github":
         return run_gates(options, request)
     with Progress(sys.stderr) as progress:
@@ -118,6 +132,41 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(output)
         sys.stdout.flush()
     return 0
+
+
+def asked(options: argparse.Namespace) -> Request:
+    """What the options ask for.
+
+    Raises:
+        BadUsage: one of them is not what it should be.
+    """
+    return Request(
+        window=options.window,
+        steps=options.steps,
+        step_marker=options.step_marker,
+        device=options.device,
+        rank=options.rank,
+        what_if=options.what_if,
+        phase=None if options.phase == "auto" else options.phase,
+        hardware=options.hardware,
+        weights=read_size(options.weights) if options.weights else None,
+        objective=options.objective,
+        rules=options.rules,
+    )
+
+
+def about_rules(options: argparse.Namespace) -> str:
+    """The list of rules, or the page of one.
+
+    Raises:
+        BadUsage: no such rule, or no such folder of rules.
+    """
+    from analyzer.report.pages import rule_list, rule_page
+
+    rules, errors = find_rules(Path(options.rules) if options.rules else None)
+    for error in errors:
+        print(f"advise: {error}", file=sys.stderr)
+    return rule_page(named_rule(rules, options.explain), width()) if options.explain else rule_list(rules)
 
 
 def run_gates(options: argparse.Namespace, request: Request) -> int:

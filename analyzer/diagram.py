@@ -300,7 +300,7 @@ class _Painter:
 
     def lines(self) -> Iterator[str]:
         trace = self.trace
-        width = self._column(int(trace.end_ns.max())) if len(trace) else 0
+        width = self._place(int(trace.end_ns.max())) if len(trace) else 0
         rows: dict[str, list[str]] = {}
         below: dict[str, str] = {}
         for row in trace.operations.tolist():
@@ -325,21 +325,21 @@ class _Painter:
         steps = [row for row in trace.rows(Kind.RANGE).tolist() if trace.label(row).startswith("ProfilerStep")]
         if steps:
             marks = ["."] * width
-            for step in steps:
-                marks[self._column(int(trace.start_ns[step]))] = "|"
+            for marker in steps:
+                marks[self._place(int(trace.start_ns[marker]))] = "|"
             rows["step"] = marks
         order = sorted(rows, key=lambda label: (["step", "host", "s"].index(re.match(r"step|host|s", label)[0]), label))  # type: ignore[index]
-        size = max(map(len, rows), default=0)
-        yield from (f"{label:<{size}} {''.join(rows[label])}" for label in order)
+        longest = max(map(len, rows), default=0)
+        yield from (f"{label:<{longest}} {''.join(rows[label])}" for label in order)
         yield from (f"{letter}: {name}" for letter, name in sorted(below.items()))
         if self.scale_ns != 1_000:
             yield f"scale: {self.scale_ns}ns"
 
-    def _column(self, instant: int) -> int:
+    def _place(self, instant: int) -> int:
         return (instant - self.trace.origin_ns) // self.scale_ns
 
     def _paint(self, cells: list[str], row: int, first: str, rest: str) -> None:
-        start, end = self._column(int(self.trace.start_ns[row])), self._column(int(self.trace.end_ns[row]))
+        start, end = self._place(int(self.trace.start_ns[row])), self._place(int(self.trace.end_ns[row]))
         end = max(end, start + 1)
         if any(cell != "." for cell in cells[start:end]):
             raise BadDrawing(f"{self.trace.label(row)} overlaps what is drawn before it")

@@ -21,18 +21,8 @@ from analyzer.fixes import Fix
 from analyzer.graph import Graph
 from analyzer.health import check_device
 from analyzer.replay import replay, wall_ns
-from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Rule, Skipped
+from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
 from analyzer.study import Study
-
-
-@dataclass(frozen=True)
-class Joint:
-    """All priced findings of a device together."""
-
-    file: str
-    device: int
-    saving_ns: tuple[int, int]
-    speedup: tuple[float, float]
 
 
 @dataclass(frozen=True)

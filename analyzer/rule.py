@@ -117,6 +117,16 @@ class Skipped:
     device: int
 
 
+@dataclass(frozen=True)
+class Joint:
+    """All priced findings of a device together."""
+
+    file: str
+    device: int
+    saving_ns: tuple[int, int]
+    speedup: tuple[float, float]
+
+
 Check = Callable[[Study], Iterable[Claim]]
 
 

@@ -44,6 +44,8 @@ class Request:
     """Key or name of the device in hardware.toml, where the recording does not tell."""
     weights: int | None = None
     """Bytes of the model's weights on one device."""
+    rules: str | None = None
+    """A folder with more rules."""
     objective: str | None = None
     """`latency` or `throughput`: what counts in inference."""
 

@@ -21,6 +21,11 @@ LOSSES = {
 """What a category is called in a sentence."""
 
 CAUSES = {
+    "ideal": "kernels at their roofline",
+    "tail": "SMs waiting for a kernel's last blocks",
+    "ramp": "the memory pipe filling at the start of kernels",
+    "activation-traffic": "intermediates written and read again",
+    "inefficiency": "kernels slower than their roofline",
     "unmodelled": "kernels",
     "exposed-communication": "communication that no kernel hides",
     "exposed-copy": "copies that no kernel hides",
@@ -84,15 +89,16 @@ def focus(devices: Sequence[DeviceAdvice]) -> DeviceAdvice:
     """
     longest = max(device.wall_ns for device in devices)
     alike = [device for device in devices if device.wall_ns >= ALIKE * longest]
-    return max(alike, key=lambda device: device.wall_ns - device.ns_in("kernel-time", "communication"))
+    return max(alike, key=lambda device: device.wall_ns - device.compute_ns - device.communication_ns)
 
 
 def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
     """The category with the most time besides kernels; kernels where they fill the wall."""
     sums: dict[str, int] = {}
     for item in device.attribution:
-        sums[item.category] = sums.get(item.category, 0) + item.ns
-    kernels = sums.pop("kernel-time", 0)
+        if item.when != "compute":
+            sums[item.category] = sums.get(item.category, 0) + item.ns
+    kernels = device.compute_ns
     if kernels >= BUSY_ENOUGH * device.wall_ns:
         return "kernel-time", kernels
     named = {category: ns for category, ns in sums.items() if category != "unattributed"}
@@ -105,7 +111,7 @@ def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
 
 def called(device: DeviceAdvice, category: str) -> str:
     """A category in words, with the one or two causes that make up most of it."""
-    items = [item for item in device.attribution if item.category == category]
+    items = [item for item in device.attribution if item.category == category and item.when != "compute"]
     sums: dict[str, int] = {}
     for item in items:
         words = cause_in_words(item)

@@ -30,18 +30,21 @@ ALIKE = 0.9  # share of steps with the very same launches; the others would run 
         host OO.a.OO.b.OO.c.OO.d
         s7   ....a.....b....c...d
         repeat: 4
+        scale: 10us
         """,
         # No markers: the sequence itself repeats. A synchronisation ends each round and stays outside the graphs.
         """
         host OO.a.OO.b.OO.c.OO.d.S==
         s7   ....a.....b....c....dd.
         repeat: 5
+        scale: 10us
         """,
         # One step only: advised with low confidence.
         """
         step |...................
         host OO.a.OO.b.OO.c.OO.d
         s7   ....a.....b....c...d
+        scale: 10us
         """,
     ),
     quiet=(

@@ -40,6 +40,8 @@ LAYERS: tuple[set[str], ...] = (
     {"gating"},
     {"api", "report"},
     {"cli", "record"},
+    {"record_script", "session"},
+    {"pytest_plugin"},
     {"__main__"},
 )
 """Modules and packages of analyzer/. Each may import from the layers above it, a package from itself too.

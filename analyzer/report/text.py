@@ -12,6 +12,7 @@ from itertools import pairwise
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
 from analyzer.attribution import Item
 from analyzer.kernels import readable
+from analyzer.report.findings import findings
 from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
 from analyzer.trace import Note
@@ -21,6 +22,11 @@ from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, re
 __all__ = ["encodable", "render"]
 
 LABELS = {
+    "ideal": "kernels at their roofline",
+    "tail": "last waves half empty",
+    "ramp": "kernels starting up",
+    "activation-traffic": "avoidable intermediates",
+    "inefficiency": "kernels below their roofline",
     "unmodelled": "kernels",
     "exposed-communication": "exposed communication",
     "exposed-copy": "exposed copies",
@@ -44,6 +50,10 @@ LABELS = {
 }
 GROUPS = {
     "kernel-time": "kernels",
+    "useful": "useful work",
+    "kernel-inefficiency": "kernels below their roofline",
+    "memory-bubbles": "kernels starting up",
+    "activation-round-trips": "avoidable intermediates",
     "communication": "communication",
     "copies": "copies",
     "dataloader-gaps": "data loader",
@@ -107,6 +117,7 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     _window(page, device)
     _what_if(page, advice)
     _partition(page, device, advice.health)
+    findings(page, advice, device)
     _gaps(page, device)
     _owners(page, "OPERATORS", device.operators, 5)
     _owners(page, "MODULES", by_class(device.modules), 4)

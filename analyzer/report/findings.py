@@ -1,0 +1,97 @@
+"""The terminal view of the findings: what to change first, and what it gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from analyzer.advice import Advice, DeviceAdvice
+from analyzer.report.terminal import Page, clean
+from analyzer.rule import Evidence, Finding, Skipped
+from analyzer.units import duration, share
+
+SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has them all
+
+
+def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
+    """The findings of one device, ranked, each with its saving, the reason, and what to do."""
+    mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
+    skipped = [s for s in advice.skipped if (s.file, s.device) == (device.file, device.device)]
+    if not mine and not skipped:
+        return
+    page.head(
+        "WHAT TO CHANGE", "each on top of the ones before it; --explain RULE says more" if mine else "nothing found"
+    )
+    for number, finding in enumerate(mine[:SHOWN], start=1):
+        _finding(page, number, finding, device.wall_ns)
+    if len(mine) > SHOWN:
+        page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
+    joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
+    if joint and sum(finding.saving_ns is not None for finding in mine) > 1:
+        low, high = (round(x, 2) for x in joint.speedup)
+        page.prose(
+            f"Together: {_span(joint.saving_ns, device.wall_ns)}, {low:g} to {high:g} times as fast.", "  ", "bold"
+        )
+    if skipped:
+        silent = len({one.rule for one in skipped})
+        told = f"{silent} rule{'s' * (silent > 1)} said nothing ({_reasons(skipped)}); --format json has the reasons."
+        page.prose(told, "  ", "dim")
+
+
+def _finding(page: Page, number: int, finding: Finding, wall: int) -> None:
+    saves = f"saves {_span(finding.saving_ns, wall)}" if finding.saving_ns else "no saving computed"
+    marks = [finding.grade] if finding.saving_ns else []
+    if finding.confidence == "low":
+        marks.append("low confidence")
+    page.prose(
+        f"{finding.title}: {saves}" + (f" ({', '.join(marks)})" if marks else ""),
+        "     ",
+        "bold",
+        first=f"  {number}. ",
+    )
+    page.prose(f"{clean(finding.message)} [{finding.rule}]", "     ")
+    page.prose(f"Do: {clean(finding.how)}", "     ")
+    if place := _where(finding.evidence):
+        page.prose(f"See: {place}", "     ", "dim")
+    if finding.unpriced and not finding.unpriced.startswith("no change"):
+        page.prose(f"Not priced: {finding.unpriced}.", "     ", "dim")
+    if finding.doubts:
+        page.prose(f"Doubtful: {'; '.join(map(clean, finding.doubts))}.", "     ", "dim")
+
+
+def _where(evidence: Sequence[Evidence]) -> str:
+    """The first events that have a place."""
+    told = []
+    for item in [e for e in evidence if e.at_ms][:2]:
+        at = f"at {item.at_ms[0]:,.3f} ms" + (" and later" if item.count > 1 else "")
+        line = f", {clean(item.python)}" if item.python and item.python != item.what else ""
+        told.append(f"{_short(clean(item.what))} × {item.count:,} ({at}{line})")
+    return "; ".join(told)
+
+
+def _short(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _span(saving: tuple[int, int], wall: int) -> str:
+    """`12.0 % to 15.1 % (12.3 ms to 15.5 ms)`; one number where both are alike."""
+    low, high = (share(ns, wall) for ns in saving)
+    if low == high:
+        return f"{high} ({duration(saving[1])})"
+    return f"{low} to {high} ({duration(saving[0])} to {duration(saving[1])})"
+
+
+def _reasons(skipped: Sequence[Skipped]) -> str:
+    """How many for what kind of reason."""
+    kinds = Counter(_kind(s.why) for s in skipped)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _kind(why: str) -> str:
+    for word, kind in (
+        ("withheld", "withheld"), ("nothing of the kind", "with nothing of the kind"), ("saved already", "covered by the above"),
+        ("below 1 %", "below 1 % of the wall"), ("phase", "for another phase"), ("does not apply", "for another phase"),
+    ):  # fmt: skip
+        if word in why:
+            return kind
+    return "without the data they need"
