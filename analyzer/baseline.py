@@ -8,6 +8,7 @@ A run is what `analyzer.runs.Run.to_json` gives: reviewed as text, the newest la
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,9 @@ class Baseline:
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         flat = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(flat + "\n", encoding="utf-8")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")  # workers may write at the same time
+        beside.write_text(flat + "\n", encoding="utf-8")
+        beside.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Baseline:

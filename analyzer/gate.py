@@ -39,13 +39,16 @@ SETTINGS = {"level": LEVELS, "unknown": ("error", "ok"), "aggregate": ("median",
 TABLES = ("limits", "device", "rank")
 
 
+Aggregate = Callable[[Iterable[float]], float]
+
+
 @dataclass(frozen=True)
 class Operator:
     """How a found number is held against its limit."""
 
     sign: str
     holds: Callable[[float, float], bool]
-    worst: Callable[[Iterable[float]], float]
+    worst: Aggregate
 
 
 OPERATORS: dict[str, Operator] = {
@@ -159,13 +162,13 @@ def budget(plain: Mapping[str, Any], source: str) -> Budget:
     return Budget(tuple(limits), settings["aggregate"], source)
 
 
-def limits_of(plain: Mapping[str, Any], source: str) -> list[Limit]:
+def limits_of(plain: Mapping[str, Any], source: str, *, level: str = "error", unknown: str = "error") -> list[Limit]:
     """Limits as the keyword arguments of a marker give them: `idle="10%", launches=200`.
 
     Raises:
         BadUsage: as `load`.
     """
-    return _table(plain, source, {"level": "error", "unknown": "error"})
+    return _table(plain, source, {"level": level, "unknown": unknown})
 
 
 def _setting(plain: Mapping[str, Any], key: str, allowed: Sequence[str], source: str) -> str:
@@ -266,13 +269,11 @@ def _check(
     operator = OPERATORS[limit.operator]
     found, evidence = None, _why_unknown(limit, devices[0], health)
     if told:
-        best = min if operator.worst is max else max
-        aggregates: dict[str, Callable[[Iterable[float]], float]] = {
-            "median": median, "worst": operator.worst, "best": best,
-        }  # fmt: skip
-        found = aggregates[wanted.aggregate](told)
-        nearest = min(range(len(values)), key=lambda i: abs((values[i] if values[i] is not None else 1e300) - found))
-        evidence = getter.evidence(devices[nearest])
+        best: Aggregate = min if operator.worst is max else max
+        aggregates: dict[str, Aggregate] = {"median": median, "worst": operator.worst, "best": best}
+        chosen = aggregates[wanted.aggregate](told)
+        distance = [abs(value - chosen) if value is not None else float("inf") for value in values]
+        found, evidence = chosen, getter.evidence(devices[distance.index(min(distance))])
     holds = found is not None and operator.holds(found, limit.quantity.value)
     unknown_ok = found is None and limit.unknown == "ok"
     per = "" if not getter.per_step or limit.quantity.dimension == SHARE else _unit(devices[0])

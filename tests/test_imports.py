@@ -40,7 +40,7 @@ LAYERS: tuple[set[str], ...] = (
     {"gating"},
     {"api", "report"},
     {"cli", "record"},
-    {"record_script", "session"},
+    {"session"},
     {"pytest_plugin"},
     {"__main__"},
 )
