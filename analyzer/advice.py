@@ -12,6 +12,7 @@ from typing import Any
 
 from analyzer.attribution import Item
 from analyzer.rule import Finding, Joint, Skipped
+from analyzer.run import PHASES, Run
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 
@@ -169,6 +170,8 @@ class Advice:
     skipped: tuple[Skipped, ...] = ()
     """Rules that say nothing of a device, and why."""
     errors: tuple[str, ...] = ()
+    ranks: Run | None = None
+    """The ranks of one run beside each other; None where there are not two."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form; `advice.schema.json` describes it."""
@@ -191,6 +194,7 @@ class Advice:
                 {**_plain(what), "refused": [{"fix": fix, "why": why} for fix, why in what.refused]}
                 for what in self.what_if
             ],
+            "ranks": None if self.ranks is None else _ranks(self.ranks),
             "findings": [_plain(finding) for finding in self.findings],
             "joint": [_plain(joint) for joint in self.joint],
             "skipped": [_plain(skipped) for skipped in self.skipped],
@@ -208,6 +212,15 @@ class Advice:
             "unexplained": worst.unexplained,
             "per_device": [{"file": d.file, "device": d.device, **_plain(d.replay)} for d in self.devices],
         }
+
+
+def _ranks(run: Run) -> dict[str, Any]:
+    plain: dict[str, Any] = _plain(run)
+    plain["slowest"] = run.slowest
+    plain["phases"] = list(PHASES)
+    for row in plain["rows"]:
+        row["causes"] = [{"cause": cause, "ns": ns} for cause, ns in row["causes"]]
+    return plain
 
 
 def _device(device: DeviceAdvice) -> dict[str, Any]:

@@ -11,12 +11,16 @@ import numpy as np
 
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
 from analyzer.attribution import Item
+from analyzer.digest import budget, summarise
 from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
 from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, total
+from analyzer.ranks import find_run
+from analyzer.rendezvous import priced
 from analyzer.rule import Rule
+from analyzer.run import Run
 from analyzer.study import Request, Study, studies
 from analyzer.summary import (
     allocation_calls,
@@ -56,9 +60,11 @@ def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: S
 
 
 def examine(
-    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = ()
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None
 ) -> tuple[Advice, list[Study]]:
     """The Advice, and the studies that it sums up, in the order of its devices: for reports that draw the timeline.
+
+    `run` is what is known of all ranks where these are but some of them; else it is found from these.
 
     Raises:
         NothingToAnalyse: nothing in them for what was asked.
@@ -76,7 +82,9 @@ def examine(
         found, health = studies(trace, request)
         looked_at += found
         notes += [*trace.health, *check_trace(trace), *health]
-    looked_at = [replace(study, peers=tuple(looked_at)) for study in looked_at]
+    run = run or _run_of(looked_at, request)
+    notes += run.notes if run else ()
+    looked_at = [replace(study, peers=tuple(looked_at), run=run) for study in looked_at]
     for study in looked_at:
         notes += check_device(study.attribution, study.window, study.steps, study.operations)
         devices.append(_device_advice(study))
@@ -101,8 +109,18 @@ def examine(
         joint=tuple(found.joint for found in verdicts if found.joint),
         skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
         errors=(*errors, *broken, *(error for found in verdicts for error in found.errors)),
+        ranks=run,
     )
     return advice, looked_at
+
+
+def _run_of(looked_at: Sequence[Study], request: Request) -> Run | None:
+    """The devices looked at as ranks of one run, priced by replaying them together."""
+    if len(looked_at) < 2 or request.rank is not None:
+        return None
+    summaries = [summarise(study, budget(len(looked_at))) for study in looked_at]
+    found = find_run(summaries)
+    return priced(found, summaries, looked_at) if found else None
 
 
 def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Rule]:

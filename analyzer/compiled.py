@@ -39,3 +39,10 @@ def _compile(function: Callable[..., Any]) -> Callable[..., Any] | None:
             return None
         _compiled[function] = numba.njit(cache=True, nogil=True)(function)
     return _compiled[function]
+
+
+def chosen(function: Callable[..., Any], size: int) -> tuple[Callable[..., Any], bool]:
+    """The function as it pays for so many rows, and whether it wants arrays (else lists): for loops in many parts."""
+    if (size >= LARGE or ("numba" in sys.modules and size >= WORTH_COMPILED)) and (ready := _compile(function)):
+        return ready, True
+    return function, False

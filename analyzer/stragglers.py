@@ -62,7 +62,8 @@ class Arrivals:
     @property
     def wait_ns(self) -> Int64:
         """[n] from the own arrival to the last one, never longer than the collective."""
-        return np.minimum(self.last_ns[self.instance] - self.start_ns, self.end_ns - self.start_ns)
+        waited = np.minimum(self.last_ns[self.instance] - self.start_ns, self.end_ns - self.start_ns)
+        return np.asarray(waited, np.int64)
 
 
 @dataclass(frozen=True)

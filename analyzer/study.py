@@ -21,6 +21,7 @@ from analyzer.inkernel import InKernel, device_of
 from analyzer.phase import Phase, detect
 from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
+from analyzer.run import Run
 from analyzer.summary import inside
 from analyzer.timeline import Timeline, timelines
 from analyzer.trace import Device, Int64, Note, Process, Trace
@@ -100,6 +101,8 @@ class Study:
     request: Request = field(default=Request())
     peers: tuple[Study, ...] = field(default=(), repr=False, compare=False)
     """The studies of all devices and ranks that are looked at together, this one among them."""
+    run: Run | None = field(default=None, repr=False, compare=False)
+    """What comes of looking at all ranks together; None where there is one."""
 
     @property
     def attribution(self) -> Attribution:
