@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from analyzer.errors import UnreadableTrace
-from analyzer.ingest import chrome, chrome_fast
+from analyzer.ingest import chrome, chrome_fast, scan
 from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
 
 TINY = [256, 1000, 65_536]
@@ -385,3 +385,11 @@ def test_recordings(tmp_path: Path) -> None:
                 again = list(Reference(printed).rows())
                 for size in (4096, 65_536):
                     assert rows_of(fast(printed, tmp_path, size)) == again, (path.name, name)
+
+
+def test_compiled_code_holds_no_argument_names() -> None:
+    """Its cache goes by the file it stands in: names from another module would stay as they were, with their numbers."""
+    compiled = [value for value in vars(scan).values() if hasattr(value, "py_func")]
+    assert compiled
+    for function in compiled:
+        assert not {"ALIASES", "ARGUMENTS", "INTEGERS", "TEXTS", "_ARGUMENT_KEYS"} & set(function.py_func.__code__.co_names)

@@ -36,8 +36,19 @@ def read(path: Path) -> tuple[bytes, str]:
         gzip.compress(UTF8) + b"\x1f",
     ],
     ids=[
-        "plain", "bom", "utf16", "utf16le", "utf16be", "utf16 without bom", "utf32", "gzip", "gzip utf16", "members",
-        "zeros after", "garbage after", "half a magic after",
+        "plain",
+        "bom",
+        "utf16",
+        "utf16le",
+        "utf16be",
+        "utf16 without bom",
+        "utf32",
+        "gzip",
+        "gzip utf16",
+        "members",
+        "zeros after",
+        "garbage after",
+        "half a magic after",
     ],
 )
 def test_every_form_gives_the_same_text(tmp_path: Path, stored: bytes) -> None:

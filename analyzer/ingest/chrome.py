@@ -344,8 +344,19 @@ class Events:
             if len(rows):
                 texts[key] = rows, _recode(codes.astype(np.int32), code_of)
         raw = RawEvents(
-            np.array(phase, np.uint8), names, categories, pids, tids, np.array(ts, np.int64), np.array(dur, np.int64),
-            integers, texts, strings, metadata, self.notes, self.first_damage,
+            np.array(phase, np.uint8),
+            names,
+            categories,
+            pids,
+            tids,
+            np.array(ts, np.int64),
+            np.array(dur, np.int64),
+            integers,
+            texts,
+            strings,
+            metadata,
+            self.notes,
+            self.first_damage,
         )
         if code_of is not None:
             note_bad_text(raw, {int(code_of[code]) for code in bad})
@@ -430,7 +441,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(key): _plain(item) for key, item in value.items()}
     return value
-
 
 
 # ---- damaged files ---------------------------------------------------------------------------------------------------

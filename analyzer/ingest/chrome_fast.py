@@ -174,7 +174,9 @@ class _Worker:
         state[scan.N_REPAIRED] = 0
         chunk.damage.clear()
         while True:
-            stop = scan.parse_events(chunk.buffer, chunk.end, *self.columns.arrays(), *self.pool.arrays())
+            stop = scan.parse_events(
+                chunk.buffer, chunk.end, *self.columns.arrays(), *self.pool.arrays(), scan.ARGUMENTS
+            )
             if stop == scan.FULL:
                 self.columns = self.columns.grown()
             elif stop == scan.POOL_FULL:

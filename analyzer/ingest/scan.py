@@ -128,7 +128,6 @@ _lowest_bit: Any = intrinsic(_type_lowest_bit)
 
 PH, NAME, CAT, PID, TID, TS, DUR, ARGS = range(8)
 _EVENT_KEYS = {key: code for code, key in enumerate(("ph", "name", "cat", "pid", "tid", "ts", "dur", "args"))}
-_FIRST_TEXT = len(INTEGERS)
 _ARGUMENT_KEYS = {key: code for code, key in enumerate(INTEGERS + TEXTS)}
 _ARGUMENT_KEYS |= {old: _ARGUMENT_KEYS[new] for old, new in ALIASES.items()}
 _LONGEST_KEY = 40
@@ -153,7 +152,9 @@ def _key_table(keys: dict[str, int]) -> tuple[Any, Any, Any, Any]:
 
 
 _E_SLOTS, _E_CODES, _E_LENGTHS, _E_SPELT = _key_table(_EVENT_KEYS)
-_A_SLOTS, _A_CODES, _A_LENGTHS, _A_SPELT = _key_table(_ARGUMENT_KEYS)
+ARGUMENTS = (*_key_table(_ARGUMENT_KEYS), len(INTEGERS))
+"""The table of argument names, and the number of the first text. It is handed to `parse_events` rather than read there:
+compiled code keeps what it reads of a module, and its cache does not see another module's names change."""
 
 
 @_jit
@@ -549,7 +550,7 @@ def _enter(entries, row, key, content, missing, first, last, state, counter):  #
 
 
 @_jit
-def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
+def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state, arguments):  # type: ignore[no-untyped-def]
     """(behind the object of arguments that opens at i, how it went, whether it was repaired)."""
     repaired = False
     first_integer, first_text = state[N_INTEGERS], state[N_TEXTS]
@@ -568,7 +569,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
             return i, _STOP_ODD, repaired
         if quote >= end:
             return i, _STOP_CUT, repaired
-        key = _find_key(buf, i + 1, quote - i - 1, _A_SLOTS, _A_CODES, _A_LENGTHS, _A_SPELT)
+        key = _find_key(buf, i + 1, quote - i - 1, arguments[0], arguments[1], arguments[2], arguments[3])
         i = _skip_space(buf, quote + 1)
         if buf[i] != 58:
             return i, _STOP_ODD, repaired
@@ -579,7 +580,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
         if c == 34:
             quote, escaped = _string_end(buf, i + 1, end)
             after = quote + 1 if 0 <= quote < end else quote
-        if 0 <= key < _FIRST_TEXT and (c == 34 or c == 45 or 48 <= c <= 57):
+        if 0 <= key < arguments[4] and (c == 34 or c == 45 or 48 <= c <= 57):
             if escaped:
                 return i, _STOP_ODD, repaired
             number, behind = _integer(buf, i + 1 if c == 34 else i, c == 34)
@@ -596,7 +597,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
             return i, _STOP_ODD, repaired
         if after >= end:
             return i, _STOP_CUT, repaired
-        if 0 <= key < _FIRST_TEXT:
+        if 0 <= key < arguments[4]:
             _enter(integers, row, key, number, MISSING, first_integer, last, state, N_INTEGERS)
         elif key >= 0:
             code = np.int64(-1)
@@ -621,7 +622,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
 
 
 @_jit
-def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
+def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots, state, arguments):  # type: ignore[no-untyped-def]
     """(behind the event that opens at i, how it went, whether it was repaired)."""
     repaired = False
     had_args = False
@@ -657,7 +658,9 @@ def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots,
                 return i, _STOP_ODD, repaired
             had_args = True
             if c == 123:
-                after, how, mended = _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state)
+                after, how, mended = _arguments(
+                    buf, i, end, row, integers, texts, last, heap, strings, slots, state, arguments
+                )
                 if how != _OK:
                     return after, how, repaired
                 repaired |= mended
@@ -717,6 +720,7 @@ def parse_events(  # type: ignore[no-untyped-def]
     strings,
     slots,
     state,
+    arguments,
 ):
     """Read events from state[POSITION] on; returns how it stopped, with state[POSITION] where to go on.
 
@@ -755,6 +759,7 @@ def parse_events(  # type: ignore[no-untyped-def]
             strings,
             slots,
             state,
+            arguments,
         )
         if how != _OK or after > end:
             state[N_INTEGERS], state[N_TEXTS] = n_integers, n_texts
