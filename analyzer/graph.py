@@ -57,6 +57,7 @@ QUEUE_IN_FLIGHT = (
     500  # launches in flight from which a long launch call is taken for a full queue (the depth is about 1,022)
 )
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
+LAUNCH_LATENCY_NS = 200_000  # what took longer to start than this is no example of what a launch takes
 FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
 QUEUED_GAP_NS = 1_000  # between operations of a stream, when the trace shows none that was queued behind another
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
@@ -132,7 +133,7 @@ class Graph:
         """Edges of these kinds."""
         return np.flatnonzero(np.isin(self.kind, kinds))
 
-    def to_networkx(self) -> networkx.MultiDiGraph:
+    def to_networkx(self) -> networkx.MultiDiGraph[int]:
         """The graph for people to explore; times in ns.
 
         Nodes have `point` (root, operation, call, return, mark), `name`, `time_ns` and `row` of the trace, operations also
@@ -140,7 +141,7 @@ class Graph:
         """
         import networkx as nx
 
-        graph = nx.MultiDiGraph()
+        graph: networkx.MultiDiGraph[int] = nx.MultiDiGraph()
         for i, (point, time, ref) in enumerate(
             zip(self.point.tolist(), self.time_ns.tolist(), self.ref.tolist(), strict=True)
         ):
@@ -171,6 +172,11 @@ class _Edges:
     after: list[Int64]
     kind: list[Int8]
     modelled: list[Bool]
+
+    @property
+    def count(self) -> int:
+        """How many there are so far."""
+        return sum(map(len, self.source))
 
     def add(
         self, source: Int64, target: Int64, weight: Int64 | int, kind: Edge, *, after: Int64 | None = None,
@@ -231,7 +237,7 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     _launch_edges(operations, calls, call_point, op_point, nominal, extra, edges)
     _stream_edges(operations, op_point, nominal, edges)
     _event_edges(operations, waits, op_point, nominal, edges)
-    _return_edges(operations, calls, blocking, queue, call_point, return_point, op_point, edges)
+    freed = _return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges)
     return _finish(
         trace,
         timelines,
@@ -239,6 +245,7 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
         calls,
         edges,
         spans,
+        freed,
         nominal,
         extra,
         op_point,
@@ -262,7 +269,7 @@ class _Operations:
 
     @cached_property
     def linked(self) -> Bool:
-        return self.launch != NONE
+        return np.asarray(self.launch != NONE, np.bool_)
 
     @cached_property
     def launch_start(self) -> Int64:
@@ -323,7 +330,7 @@ def _waiting_frees(timeline: Timeline, operations: _Operations) -> Int64:
     )
     target = _waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
     waited = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
-    return rows[waited]
+    return np.asarray(rows[waited], np.int64)
 
 
 def _queue_full(operations: _Operations, trace: Trace) -> Int64:
@@ -414,34 +421,28 @@ def _handovers(host: Host, calls: _Calls, since: Int64) -> tuple[Int64, Int64]:
     """
     giver, woken = np.full(len(calls.row), NONE, np.int64), calls.start.copy()
     by_start = np.argsort(calls.start, kind="stable")
+    trace_start, trace_end = host.trace.origin_ns, int(host.trace.end_ns.max())
     for thread in np.flatnonzero(np.bincount(calls.thread)).tolist():
         mine = np.flatnonzero((calls.thread == thread) & (calls.start - since > HANDOVER_HOLE_NS))
         others = by_start[calls.thread[by_start] != thread]
         if not len(mine) or not len(others) or thread not in host.segments:
             continue
         segments = host.segments[thread]
-        active = segments.where((segments.doing != Doing.WAITING) & (segments.doing != Doing.RANGE))
-        hole_start, hole_end = _last_hole(active.span, since[mine], calls.start[mine])
-        at = np.searchsorted(calls.start[others], hole_end, side="left") - 1
-        found = (hole_end - hole_start > HANDOVER_HOLE_NS) & (at >= 0)
-        found[found] = calls.start[others[at[found]]] >= hole_start[found]
-        giver[mine[found]] = others[at[found]]
-        woken[mine[found]] = hole_end[found]
+        active = segments.where((segments.doing != Doing.WAITING) & (segments.doing != Doing.RANGE)).span
+        low = np.concatenate([[trace_start], active.end])
+        high = np.concatenate([active.start, [trace_end]])
+        wide = high - low > HANDOVER_HOLE_NS
+        low, high = low[wide], high[wide]
+        # The other threads' calls in this one's holes, and of those the last one before each of its own calls.
+        hole = np.searchsorted(low, calls.start[others], side="right") - 1
+        within = (hole >= 0) & (calls.start[others] < high[np.maximum(hole, 0)]) if len(low) else hole >= len(others)
+        others, hole = others[within], hole[within]
+        at = np.searchsorted(calls.start[others], calls.start[mine], side="left") - 1
+        mine, at = mine[at >= 0], at[at >= 0]
+        begin, end = np.maximum(low[hole[at]], since[mine]), np.minimum(high[hole[at]], calls.start[mine])
+        found = (end - begin > HANDOVER_HOLE_NS) & (calls.start[others[at]] >= begin)
+        giver[mine[found]], woken[mine[found]] = others[at[found]], end[found]
     return giver, woken
-
-
-def _last_hole(busy: Intervals, start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """[k] the last hole of over 50 µs between `start` and `end`, an empty one where there is none."""
-    lows = np.concatenate([[np.iinfo(np.int64).min], busy.end])
-    highs = np.concatenate([busy.start, [np.iinfo(np.int64).max]])
-    wide = np.flatnonzero(highs - HANDOVER_HOLE_NS > lows)  # the difference itself would overflow
-    at = wide[np.maximum(np.searchsorted(lows[wide], end, side="left") - 1, 0)]
-    low, high = np.maximum(lows[at], start), np.minimum(highs[at], end)
-    short = high - low <= HANDOVER_HOLE_NS  # cut short by `end`: look one hole further back
-    back = wide[np.maximum(np.searchsorted(lows[wide], end, side="left") - 2, 0)]
-    low = np.where(short, np.maximum(lows[back], start), low)
-    high = np.where(short, np.minimum(highs[back], end), high)
-    return low, np.maximum(high, low)
 
 
 @dataclass(frozen=True)
@@ -460,40 +461,51 @@ def _nominal(
     attributions: Sequence[Attribution], operations: _Operations, waits: _Waits, excess: tuple[Int64, Int8, Int64]
 ) -> _Nominal:  # fmt: skip
     """The trace's own medians."""
-    trace = operations.trace
-    launch = np.zeros(len(operations.row), np.int64)
-    usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
-    fallback = int(np.median(usual)) if usual else 0
+    trace, previous = operations.trace, operations.previous
+    explained = max(a.explained_ns for a in attributions)
+    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
+    gap = operations.start - operations.end[previous]
+    inside = same_graph & (gap >= 0) & (gap <= explained)
+    waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
+    waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
+    waiting[waits.waiter] = False
+    queued_ns = int(np.median(gap[waiting])) if waiting.any() else QUEUED_GAP_NS
+    graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
+    launch, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
+    return _Nominal(launch, launch_ns, queued_ns, graph_ns, _event_latency(operations, waits, explained), explained)
+
+
+def _launch_latencies(
+    attributions: Sequence[Attribution], operations: _Operations, waits: _Waits, excess: tuple[Int64, Int8, Int64],
+    queued_ns: int,
+) -> tuple[Int64, int]:  # fmt: skip
+    """[m] and over all: from launch call to operation, medians of each kind of operation."""
+    previous = operations.previous
     delay = operations.start - operations.launch_start
     special = excess[1] != CODE["launch-call"]
     np.subtract.at(delay, excess[0][special], excess[2][special])
-    previous = operations.previous
-    idle = operations.first & ((previous == NONE) | _ended_before_launch(operations)) & (delay >= 0)
+    usable = operations.first & (delay >= 0) & (delay <= LAUNCH_LATENCY_NS)
+    idle = usable & ((previous == NONE) | _ended_before_launch(operations))
     closing = np.zeros(len(operations.row), np.bool_)
     for a in attributions:
         gaps = a.timeline.gaps
         mine = gaps.interior & ~gaps.unlinked & (a.timeline.launch_start[gaps.closing] >= gaps.start)
         closing[np.searchsorted(operations.row, a.timeline.row[gaps.closing[mine]])] = True
-    what = trace.kind[operations.row].astype(np.int64) * 2 + operations.graph
-    for group in np.unique(what).tolist():
+    idle &= closing
+    # Where none of a kind went into an idle device: those that waited for nothing on their own stream.
+    free = usable & ((previous == NONE) | (operations.start - operations.end[previous] > 2 * queued_ns))
+    free[waits.waiter] = False
+    usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
+    overall = int(np.median(delay[idle])) if idle.any() else (int(np.median(usual)) if usual else 0)
+    launch = np.full(len(operations.row), overall, np.int64)
+    what = operations.trace.kind[operations.row].astype(np.int64) * 2 + operations.graph
+    for group in np.flatnonzero(np.bincount(what)).tolist():
         mine = what == group
-        clean = mine & idle & closing & (delay <= 200_000)
-        if not clean.any():  # never into an idle device: at least into an idle stream
-            clean = mine & idle & (delay <= 200_000)
-            clean[waits.waiter] = False
-        launch[mine] = int(np.median(delay[clean])) if clean.any() else fallback
-    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
-    gap = operations.start - operations.end[previous]
-    inside = same_graph & (gap >= 0)
-    queued = [a.queued_gap_ns for a in attributions if a.queued_gap_ns is not None]
-    explained = max(a.explained_ns for a in attributions)
-    waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
-    waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
-    waiting[waits.waiter] = False
-    inside &= gap <= explained
-    queued_ns = int(np.median(gap[waiting])) if waiting.any() else (int(np.median(queued)) if queued else QUEUED_GAP_NS)
-    graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
-    return _Nominal(launch, fallback, queued_ns, graph_ns, _event_latency(operations, waits, explained), explained)
+        for clean in (mine & idle, mine & free):
+            if clean.any():
+                launch[mine] = int(np.median(delay[clean]))
+                break
+    return launch, overall
 
 
 def _event_latency(operations: _Operations, waits: _Waits, explained_ns: int) -> int:
@@ -533,7 +545,7 @@ def _within_delay(
     than its call let it, although its stream and its events were ready, the call's whole excess counts.
     """
     order = np.lexsort((excess[1] == CODE["launch-call"], excess[0]))
-    operation, cause, ns = (column[order] for column in excess)
+    operation, cause, ns = excess[0][order], excess[1][order], excess[2][order]
     trace, start = operations.trace, operations.start
     room = np.maximum(start - operations.launch_start - nominal.launch, 0)
     before = np.cumsum(ns) - ns
@@ -755,10 +767,13 @@ def _event_edges(
 
 
 def _return_edges(
-    operations: _Operations, calls: _Calls, blocking: Blocking, queue: Int64, call_point: Int64, return_point: Int64,
-    op_point: Int64, edges: _Edges,
-) -> None:  # fmt: skip
-    """When a call that waits returns: its own cost at least, and after what it waits for."""
+    host: Host, operations: _Operations, calls: _Calls, blocking: Blocking, queue: Int64, call_point: Int64,
+    return_point: Int64, op_point: Int64, edges: _Edges,
+) -> tuple[Int64, Int8, Int64]:  # fmt: skip
+    """When a call that waits returns: its own cost at least, and after what it waits for.
+
+    Returns the host time on these edges: number of the edge, cause, ns.
+    """
     at = np.flatnonzero(calls.waits)
     row, begin, end = calls.row[at], calls.start[at], calls.end[at]
     is_copy = np.isin(row, blocking.row[blocking.is_copy])
@@ -782,10 +797,16 @@ def _return_edges(
     trace = operations.trace
     usual = int(np.percentile(trace.end_ns[queue] - trace.start_ns[queue], 10)) if len(queue) else 0
     cost = np.where(waited, np.minimum(cost, np.where(is_queue, usual, intrinsic)), cost)
+    # What a call that frees memory takes is the allocator's, but for the wait.
+    first, frees = edges.count, host.doing[row] == Doing.ALLOCATOR
     edges.add(call_point[at], return_point[at], cost, Edge.THREAD, modelled=False)
+    found = [(first + np.flatnonzero(frees), cost[frees])]
     for kind, mine in ((Edge.BLOCK, waited & ~is_queue), (Edge.QUEUE, waited & is_queue)):
         passes = None if kind == Edge.QUEUE else target[mine]
+        found.append((edges.count + np.flatnonzero(frees[mine]), (end - released)[mine & frees]))
         edges.add(op_point[target[mine]], return_point[at[mine]], (end - released)[mine], kind, after=passes)
+    edge, ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return edge, np.full(len(edge), CODE["allocator"], np.int8), ns
 
 
 def _own_operation(operations: _Operations, calls: Int64) -> Int64:
@@ -824,8 +845,8 @@ def sweep_waited(begin: Any, last: Any, ends: Any, launched: Any, operation: Any
 
 def _finish(
     trace: Trace, timelines: tuple[Timeline, ...], operations: _Operations, calls: _Calls, edges: _Edges, spans: _Spans,
-    nominal: _Nominal, extra: tuple[Int64, Int8, Int64], op_point: Int64, call_point: Int64, return_point: Int64,
-    attributions: Sequence[Attribution],
+    freed: tuple[Int64, Int8, Int64], nominal: _Nominal, extra: tuple[Int64, Int8, Int64], op_point: Int64,
+    call_point: Int64, return_point: Int64, attributions: Sequence[Attribution],
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
     m = len(op_point)
@@ -863,14 +884,16 @@ def _finish(
     launch_edge = np.full(m, NONE, np.int64)
     launches = np.flatnonzero(kind == Edge.LAUNCH)
     launch_edge[ref[order][target[by_target][launches]]] = launches
+    host_edge = np.concatenate([host_edge, launch_edge[extra[0]], new_edge[freed[0]]])
+    known = np.flatnonzero(host_edge != NONE)
     graph = Graph(
         trace=trace, timelines=timelines, point=point[order], time_ns=time[order], ref=ref[order],
         source=source[by_target], target=target[by_target], weight_ns=weight, after=after, kind=kind, modelled=modelled,
         row=operations.row, device=operations.device, duration_ns=operations.end - operations.start,
         delay_ns=np.zeros(m, np.int64),
-        host_edge=np.concatenate([host_edge, launch_edge[extra[0]]]),
-        host_cause=np.concatenate([host_cause, extra[1]]).astype(np.int8),
-        host_ns=np.concatenate([host_ns, extra[2]]),
+        host_edge=host_edge[known],
+        host_cause=np.concatenate([host_cause, extra[1], freed[1]]).astype(np.int8)[known],
+        host_ns=np.concatenate([host_ns, extra[2], freed[2]])[known],
         operation_point=place[op_point], queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip

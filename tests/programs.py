@@ -34,12 +34,16 @@ def random_recipe(seed: int) -> str:
         f"trace shapes=0 stack={stack} sync={sync}", *KERNELS.split("\n"), "thread main:", "  op aten::empty 4us",
         f"  steps {chance.randint(2, 5)} from=1:",
     ]  # fmt: skip
+    # What is usual must be seen in a recording, or no replay can know it.
+    lines += ["    python 60us", "    op aten::add 9us 2us:", "      launch usual", "    python 60us"]
     if chance.random() < 0.4:
         lines.append(f"    loader {chance.choice((200, 1500, 6000))}us")
     for _ in range(chance.randint(1, 5)):
         lines += _part(chance, 4)
     if chance.random() < 0.4:
-        lines += ["    handover autograd:", *(line for _ in range(chance.randint(1, 3)) for line in _part(chance, 6))]
+        # A shorter wait of one thread for another one cannot be told from host work.
+        lines += ["    python 60us", "    handover autograd:", "      op autograd::engine 60us"]
+        lines += [line for _ in range(chance.randint(1, 3)) for line in _part(chance, 6)]
         lines += _part(chance, 4)
     if chance.random() < 0.6:
         lines += ["    op aten::item 3us 1us:", "      copy d2h pinned 4B 1200ns", "      sync stream=7"]
