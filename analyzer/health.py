@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
-
 from analyzer.summary import is_graph_launch, launches_without_operation
 from analyzer.timeline import COMMUNICATION, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
@@ -125,9 +124,13 @@ def _cold(attribution: Attribution, window: Window) -> Note | None:
 
 
 def _lost_kernels(timeline: Timeline) -> Note | None:
+    """Told once for a process: with its first device."""
     trace = timeline.trace
+    operations = trace.operations[trace.process[trace.operations] == timeline.process]
+    if timeline.device != trace.device[operations].min():
+        return None
     lost = launches_without_operation(trace, timeline.process)
-    launched = np.unique(timeline.launch[timeline.linked])
+    launched = np.unique(trace.launch[operations[trace.launch[operations] != NONE]])
     # The last launches of a recording outlive it: only those before the last linked one were lost.
     if len(launched):
         lost = lost[trace.start_ns[lost] < trace.start_ns[launched].max()]
