@@ -13,10 +13,12 @@ cannot show:
 
     a: aten::mm [64,4096]x[4096,4096] bf16    the operator around the launch, with its shapes; `> NAME` names the kernel
     n: ncclDevKernel_AllReduce_Sum_bf16       the operation's name alone
+    k: my_kernel <<<133, 256>>>               its blocks, and the threads of each (32 registers a thread)
     c: Memcpy HtoD (Pageable -> Device) 4MB   copies and sets, with their size
     g: graph                                  one call replays all operations of this letter up to its next call
     D: my_loader.py(7): next_batch            the name of a record
     scale: 10us    device: H100 SXM    repeat: 4    (the drawing so many times, each a step)
+    memory: 60GB    (what the allocator holds at its peak)
     phase: decode    objective: latency    weights: 14GB    (what to ask for; `asked` reads them)
 """
 
@@ -31,10 +33,11 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.facts import read_data
 from analyzer.hardware import GIB, hardware, named
 from analyzer.ingest.assemble import Rows, assemble
 from analyzer.shapes import DTYPES
-from analyzer.trace import NONE, Device, Int64, Kind, Process, Sparse, Thread, Trace
+from analyzer.trace import NO_MEMORY, NONE, Device, Int64, Kind, Memory, Process, Sparse, Thread, Trace
 
 RECORDS = {
     "S": (Kind.CALL, "cudaStreamSynchronize"),
@@ -50,7 +53,7 @@ RECORDS = {
 """Capital letter -> the record it stands for: a blocking synchronisation, the data loader, allocation and freeing, a module
 load, operator time, a Python frame, compiling, garbage collection."""
 
-OPTIONS = ("scale", "device", "repeat", "phase", "objective", "weights")
+OPTIONS = ("scale", "device", "repeat", "memory", "phase", "objective", "weights")
 TYPES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
 SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SCALES = {"ns": 1, "us": 1_000, "ms": 1_000_000}
@@ -61,6 +64,8 @@ _RUN = re.compile(
     r"(?P<copy>[a-z])>+|(?P<letter>[a-z])(?P=letter)*|(?P<record>[A-Z])(?:=|(?P=record))*|(?P<mark>\|)|\."
 )
 _OPERATOR = re.compile(r"(?P<name>\w+::\w+)(?:\s+(?P<dims>[\[\]\d,x]+)\s+(?P<dtype>\w+))?(?:\s*>\s*(?P<kernel>.+))?$")
+_GEOMETRY = re.compile(r"\s*<<<(?P<blocks>\d+),\s*(?P<threads>\d+)>>>$")
+_AMOUNT = re.compile(r"([\d.]+)([KMG]?B)$")
 _MEMORY = re.compile(r"(?P<name>Mem(?:cpy|set)\b.*?)(?:\s+(?P<size>[\d.]+)(?P<unit>[KMG]?B))?$")
 
 
@@ -160,6 +165,8 @@ class _Writer:
     names: dict[str, int] = field(default_factory=dict)
     strings: dict[str, int] = field(default_factory=dict)
     texts: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    launched: list[int] = field(default_factory=list)
+    """Rows of the kernels whose blocks are drawn."""
 
     def add(self, kind: Kind, name: str, start: int, end: int, **ids: int) -> int:
         values = {"thread": NONE, "device": NONE, "stream": NONE, "correlation": NONE, "bytes": NONE, **ids}
@@ -195,10 +202,29 @@ class _Writer:
             threads=[Thread(0, "100", str(i + 1), name) for i, name in enumerate(threads)],
             processes=[Process(None)],
             devices=self._devices(),
+            integers=self._registers(),
             texts={name: _sparse(pairs, np.int32) for name, pairs in self.texts.items()},
             strings=list(self.strings),
+            memory=self._memory(),
         )
         return assemble(rows, name="drawing", format="kineto", producer="a drawing", metadata={})
+
+    def _registers(self) -> dict[str, Sparse]:
+        of = {"registers per thread": 32, "shared memory": 0} if self.launched else {}
+        return {name: _sparse([(row, value) for row in self.launched], np.int64) for name, value in of.items()}
+
+    def _memory(self) -> Memory:
+        asked_for = self.drawing.options.get("memory")
+        if asked_for is None:
+            return NO_MEMORY
+        if not (found := _AMOUNT.match(asked_for)):
+            raise BadDrawing(f"memory: {asked_for}: expected a size such as 60GB")
+        size = np.array([round(float(found[1]) * SIZES[found[2]])], np.int64)
+        return Memory(np.zeros(1, np.int64), np.zeros(1, np.int32), size, size, size)
+
+    def _name(self, letter: str) -> str:
+        """What the line below says of a letter, but for its blocks."""
+        return _GEOMETRY.sub("", self.drawing.names.get(letter, ""))
 
     def _column(self, name: str) -> Int64:
         return np.array(self.columns[name], np.int64)
@@ -209,7 +235,7 @@ class _Writer:
         copies = {run.letter for run in self.drawing.runs if run.copies}
         for number, run in enumerate((r for r in self.drawing.runs if r.row.startswith("host")), start=1):
             thread, start, end = threads.index(run.row), run.start * scale, run.end * scale
-            what = self.drawing.names.get(run.letter, "")
+            what = self._name(run.letter)
             if run.letter.isupper():
                 if run.letter not in RECORDS:
                     raise BadDrawing(f"{run.letter} on {run.row}: there are {', '.join(RECORDS)}")
@@ -238,7 +264,7 @@ class _Writer:
     def _streams(self, calls: dict[str, list[tuple[int, int]]], scale: int) -> None:
         seen: dict[str, int] = defaultdict(int)
         for run in sorted((r for r in self.drawing.runs if r.row.startswith("s")), key=lambda r: r.start):
-            what = self.drawing.names.get(run.letter, "")
+            what = self._name(run.letter)
             mine = calls[run.letter]
             at = seen[run.letter]
             if what.startswith("graph"):  # the last replay that had begun
@@ -247,19 +273,30 @@ class _Writer:
             seen[run.letter] += 1
             kind, name, size = _operation(run, what)
             stream, _, device = run.row[1:].partition("@")
-            self.add(
+            row = self.add(
                 kind, name, run.start * scale, run.end * scale, device=int(device or 0), stream=int(stream),
                 correlation=correlation, bytes=size,
             )  # fmt: skip
+            if drawn := _GEOMETRY.search(self.drawing.names.get(run.letter, "")):
+                self.launched.append(row)
+                self.text(row, "grid", f"[{drawn['blocks']}, 1, 1]")
+                self.text(row, "block", f"[{drawn['threads']}, 1, 1]")
 
     def _devices(self) -> list[Device]:
         name = self.drawing.options.get("device")
         if not name:
             return []
         known = hardware()[named(name).key]
+        capability = re.fullmatch(
+            r"(\d+)\.(\d+)", read_data("hardware.toml")["devices"][known.key]["compute_capability"]
+        )
+        version = (int(capability[1]), int(capability[2])) if capability else None
         ordinals = {int(run.row.partition("@")[2] or 0) for run in self.drawing.runs if run.row.startswith("s")}
         return [
-            Device(i, known.name, sms=known.sms, memory_bytes=known.memory_bytes // GIB * GIB) for i in sorted(ordinals)
+            Device(
+                i, known.name, sms=known.sms, memory_bytes=known.memory_bytes // GIB * GIB, compute_capability=version
+            )
+            for i in sorted(ordinals)
         ]
 
 

@@ -118,3 +118,13 @@ def test_a_trace_that_cannot_be_drawn_says_so() -> None:
         draw(parse("host a.\ns7 .a\nrepeat: 30"))
     with pytest.raises(BadDrawing, match="overlaps"):
         draw(parse("host a.b\ns7   .aa\ns7   .b."))
+
+
+def test_blocks_of_a_kernel_and_what_the_allocator_holds() -> None:
+    trace = parse("host a.b\ns7 .abb\na: my_kernel <<<133, 256>>>\nmemory: 60GB\ndevice: H100 SXM")
+    kernel = int(trace.operations[0])
+    assert trace.label(kernel) == "my_kernel"
+    assert trace.strings[trace.texts["grid"].get(kernel)] == "[133, 1, 1]"
+    assert trace.integers["registers per thread"].rows.tolist() == [kernel]
+    assert trace.memory.reserved.tolist() == [60_000_000_000]
+    assert trace.devices[0].compute_capability == (9, 0)
