@@ -21,7 +21,8 @@ def eager(n: int, at: float = 0) -> list[Event]:
     events = []
     for i in range(n):
         start = at + 100 * i
-        events += [call(start, start + 2, 1000 + i), kernel(start + 5, start + 60, 1000 + i)]
+        correlation = 20_000 + round(start)
+        events += [call(start, start + 2, correlation), kernel(start + 5, start + 60, correlation)]
     return events
 
 
