@@ -13,6 +13,7 @@ from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceI
 from analyzer.attribution import Item
 from analyzer.kernels import readable
 from analyzer.report.findings import findings
+from analyzer.report.ranks import ranks
 from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
 from analyzer.trace import Note
@@ -82,6 +83,8 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
         _files(page, advice.traces)
         if len(advice.devices) > 1:
             _devices(page, advice, device)
+            if advice.ranks is not None:
+                ranks(page, advice.ranks, listed=len(advice.devices) >= len(advice.ranks.rows))
             page.head("DETAIL", "of the device to look at first")
         _device(page, device, advice)
         _memory(page, advice, device)
@@ -501,6 +504,8 @@ def _devices(page: Page, advice: Advice, first: DeviceAdvice) -> None:
     wide = page.width >= 70
     page.table([row if wide else row[:-1] for row in rows], heads if wide else heads[:-1])
     late = any(note.code == "collective-outlier" for note in advice.health)  # who began recording last waits least
+    if advice.ranks is not None and advice.ranks.matched:
+        return  # the section about the ranks says it
     if not late and (straggler := _straggler(devices)):
         page.prose(straggler, "  ")
 
