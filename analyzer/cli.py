@@ -9,17 +9,20 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from analyzer.advice import Advice
-from analyzer.analysis import advise_traces
+from analyzer.analysis import examine
 from analyzer.engine import find_rules, named_rule
 from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
 from analyzer.ingest import find_traces, read
 from analyzer.progress import Progress
 from analyzer.rule import PHASES
-from analyzer.study import Request, read_size
+from analyzer.study import Request, Study, read_size
 from analyzer.trace import Trace
+
+if TYPE_CHECKING:
+    from analyzer.gating import Outcome
 
 DESCRIPTION = """\
 Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
@@ -42,11 +45,12 @@ def parser() -> argparse.ArgumentParser:
     p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument("traces", nargs="*", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
     p.add_argument(
-        "--format", choices=("text", "json", "github"), default="text",
+        "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
         help="what is written (default: text); github: annotations, with --against or --budget",
     )  # fmt: skip
     p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")
     p.add_argument("--json", metavar="FILE", type=Path, help="write JSON to FILE beside the text")
+    p.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report to FILE beside the text")
     p.add_argument(
         "--window", metavar="WINDOW",
         help="steps (default when steps are marked), gpu (first to last GPU operation), all, or START:END in milliseconds",
@@ -64,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--hardware", metavar="NAME", help="the device, where the trace does not name it: h100-sxm …")
     p.add_argument("--weights", metavar="BYTES", help="what the model's weights take on one device: 14GB …")
     p.add_argument("--objective", choices=("latency", "throughput"), help="what counts in inference")
+    p.add_argument("--price", metavar="PER_HOUR", type=positive, help="what one device costs an hour: costs of serving")
+    p.add_argument("--batch", metavar="N", type=count, help="sequences that decode together, where it is not recorded")
+    p.add_argument(
+        "--prompt-tokens", metavar="N", type=count, help="tokens of a request's prompt, for costs of serving"
+    )
+    p.add_argument("--output-tokens", metavar="N", type=count, help="tokens of an answer, for costs of serving")
     p.add_argument("--rules", metavar="DIR", help="a folder with more rules")
     p.add_argument("--list-rules", action="store_true", help="list the rules and stop")
     p.add_argument("--explain", metavar="RULE", help="print a rule's page with its cases and sources, and stop")
@@ -74,6 +84,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--version", action="version", version=f"advise {version()}")
     return p
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number above 0."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def version() -> str:
@@ -113,11 +139,16 @@ def run(options: argparse.Namespace) -> int:
     with Progress(sys.stderr) as progress:
         traces, errors = read_all([Path(p) for p in options.traces], progress)
         progress("analysing", None)
-        advice = advise_traces(traces, request, errors)
+        advice, studies = examine(traces, request, errors)
+        if options.html:
+            write(options.html, in_format("html", advice, studies))
+        drawn = in_format(options.format, advice, studies) if options.format in WITH_STUDIES else ""
     if options.json:
         write(options.json, to_json(advice))
     if options.format == "json":
         output = to_json(advice)
+    elif drawn:
+        output = drawn
     else:
         from analyzer.report.text import encodable, render
 
@@ -127,10 +158,42 @@ def run(options: argparse.Namespace) -> int:
     else:
         if options.format == "text":
             output = encodable(output, sys.stdout.encoding)
+        elif drawn:
+            return written_as_utf8(output)
         elif (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
             output = to_json(advice, ascii_only=True)
         sys.stdout.write(output)
         sys.stdout.flush()
+    return 0
+
+
+WITH_STUDIES = ("html", "markdown", "sarif", "perfetto")
+
+
+def in_format(form: str, advice: Advice, studies: Sequence[Study], outcome: Outcome | None = None) -> str:
+    """The advice in one of these formats."""
+    if form == "markdown":
+        from analyzer.report import markdown
+
+        return markdown.render(advice, outcome.comparison if outcome else None)
+    if form == "sarif":
+        from analyzer.report import sarif
+
+        return sarif.render(advice, version(), Path.cwd())
+    if form == "perfetto":
+        from analyzer.report import perfetto
+
+        return "".join(perfetto.render(advice, studies))
+    from analyzer.report import html
+
+    return html.render(advice, studies, outcome.comparison if outcome else None, outcome.checks if outcome else ())
+
+
+def written_as_utf8(text: str) -> int:
+    """Standard output in the encoding that the text itself names, whatever the terminal's."""
+    sys.stdout.flush()
+    getattr(sys.stdout, "buffer", sys.stdout).write(text.encode("utf-8"))
+    sys.stdout.flush()
     return 0
 
 
@@ -151,6 +214,10 @@ def asked(options: argparse.Namespace) -> Request:
         hardware=options.hardware,
         weights=read_size(options.weights) if options.weights else None,
         objective=options.objective,
+        price=options.price,
+        batch=options.batch,
+        prompt_tokens=options.prompt_tokens,
+        output_tokens=options.output_tokens,
         rules=options.rules,
     )
 
@@ -180,8 +247,9 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     with Progress(sys.stderr) as progress:
         traces, errors = read_all([Path(p) for p in options.traces], progress)
         progress("analysing", None)
+        advice, studies = None, list[Study]()
         try:
-            advice = advise_traces(traces, request, errors)
+            advice, studies = examine(traces, request, errors)
         except AdviseError as error:
             outcome = nothing_after(error, options.against)
         else:
@@ -198,9 +266,16 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
         write(options.json, merged)
     file = ", ".join(Path(p).name for p in options.traces)
     told = {"json": merged, "github": github(outcome.comparison, outcome.checks, file)}
+    if advice is not None:
+        if options.html:
+            write(options.html, in_format("html", advice, studies, outcome))
+        if options.format in WITH_STUDIES:
+            told[options.format] = in_format(options.format, advice, studies, outcome)
     output = told.get(options.format, "\n".join(parts))
     if options.output:
         write(options.output, output)
+    elif options.format in WITH_STUDIES:
+        written_as_utf8(output)
     else:
         sys.stdout.write(encodable(output, sys.stdout.encoding))
         sys.stdout.flush()

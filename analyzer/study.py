@@ -49,6 +49,12 @@ class Request:
     """A folder with more rules."""
     objective: str | None = None
     """`latency` or `throughput`: what counts in inference."""
+    price: float | None = None
+    """What one device costs an hour, in any currency."""
+    batch: int | None = None
+    """Sequences that decode together, where the recording does not tell. Likewise the lengths of a request in tokens."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
 
     def marker(self) -> re.Pattern[str] | None:
         """`--step-marker` as a pattern: a regular expression matched from the name's start.
