@@ -192,8 +192,8 @@ def in_format(form: str, advice: Advice, studies: Sequence[Study], outcome: Outc
 def written_as_utf8(text: str) -> int:
     """Standard output in the encoding that the text itself names, whatever the terminal's."""
     sys.stdout.flush()
-    getattr(sys.stdout, "buffer", sys.stdout).write(text.encode("utf-8"))
-    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8"))
+    sys.stdout.buffer.flush()
     return 0
 
 

@@ -21,8 +21,7 @@ OUTLIER = 10  # a first collective this many times the median of the others wait
 def check_trace(trace: Trace) -> list[Note]:
     """Findings that need no window."""
     notes = []
-    stacks = bool(trace.metadata.get("with_stack"))
-    if stacks and (trace.kind == Kind.PYTHON).any():
+    if trace.has_frames:  # metadata told of with_stack later than stacks were recorded
         notes.append(
             Note(
                 "profiler-stacks",

@@ -1,0 +1,142 @@
+"""The advice as Markdown for a pull request: the verdict, the findings, where the time went; details folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from analyzer.advice import Advice, DeviceAdvice
+from analyzer.compare import Comparison
+from analyzer.report.charts import bar
+from analyzer.report.shareable import shareable
+from analyzer.report.text import decimals, ms
+from analyzer.rule import Finding
+from analyzer.units import duration, share
+from analyzer.verdict import focus, where
+
+FINDINGS = 8  # in full; the others are named
+MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~@&$])")
+"""What means something in Markdown, `@` (a mention) among them."""
+
+
+def render(advice: Advice, comparison: Comparison | None = None) -> str:
+    """The advice as GitHub-flavoured Markdown; a comparison with an earlier run comes first."""
+    lines = [f"**{escaped(advice.verdict)}**", ""]
+    if comparison is not None:
+        lines = [*_comparison(comparison), *lines]
+    if advice.devices:
+        device = focus(advice.devices)
+        lines += [f"<sub>{escaped(_about(advice, device))}</sub>", ""]
+        mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
+        lines += _findings(mine, advice, device)
+        lines += _partition(device)
+    if advice.health or advice.errors:
+        told = [f"- not done: {escaped(error)}" for error in advice.errors]
+        told += [f"- {escaped(note.code.replace('-', ' '))}: {escaped(note.message)}" for note in advice.health]
+        lines += ["<details><summary>What limits this</summary>", "", *told, "", "</details>", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown leaves as it is."""
+    return MARKS.sub(r"\\\1", shareable(text))
+
+
+def code(text: str) -> str:
+    """A name in code, whatever it holds."""
+    text = shareable(text).replace("|", "\\|")
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks} {text} {ticks}" if "`" in text else f"`{text}`"
+
+
+def _comparison(comparison: Comparison) -> list[str]:
+    """The verdict, and the times of the devices that can be compared."""
+    lines = [f"**{escaped(comparison.verdict.capitalize())}**: {escaped(comparison.reason)}", ""]
+    timed = [(lane.key, lane.step) for lane in comparison.lanes if lane.step is not None]
+    if timed:
+        lines += ["| step, ms | before | after | change |", "| --- | --: | --: | --: |"]
+        for key, step in timed:
+            change = f"{(step.after_ns - step.before_ns) / step.before_ns:+.1%}" if step.before_ns else ""
+            before, after = (f"{ns / 1e6:,.3f}" for ns in (step.before_ns, step.after_ns))
+            lines.append(f"| {escaped(key)} | {before} | {after} | {change} |")
+        lines.append("")
+    return lines
+
+
+def _about(advice: Advice, device: DeviceAdvice) -> str:
+    name = f", {device.name}" if device.name else ""
+    files = device.file if len(advice.traces) == 1 else f"{device.file} of {len(advice.traces)} traces"
+    return f"{files} · {where(device)}{name} · {duration(device.wall_ns)}, {device.window_why}"
+
+
+def _findings(findings: Sequence[Finding], advice: Advice, device: DeviceAdvice) -> list[str]:
+    if not findings:
+        return ["No rule found anything that is worth 1 % of the wall.", ""]
+    lines = ["| | what to change | saves | |", "| --: | --- | --- | --- |"]
+    for number, finding in enumerate(findings, start=1):
+        saves = (
+            f"{span(finding.saving_ns)} ({_shares(finding.saving_ns, device.wall_ns)})"
+            if finding.saving_ns
+            else "to check"
+        )
+        marks = finding.grade + (", low confidence" if finding.confidence == "low" else "")
+        lines.append(f"| {number} | **{escaped(finding.title)}** | {saves} | {marks} |")
+    joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
+    if joint and sum(f.saving_ns is not None for f in findings) > 1:
+        slow, fast = joint.speedup
+        lines += ["", f"Together: {span(joint.saving_ns)}, {slow:.2f} to {fast:.2f} times as fast."]
+    lines.append("")
+    for number, finding in enumerate(findings[:FINDINGS], start=1):
+        lines += _details(number, finding)
+    return lines
+
+
+def _details(number: int, finding: Finding) -> list[str]:
+    lines = [
+        f"<details><summary>{number}. {escaped(finding.title)}</summary>", "", escaped(finding.message), "",
+        f"**Do:** {escaped(finding.how)}", "",
+    ]  # fmt: skip
+    for item in finding.evidence:
+        at = f" at {', '.join(f'{t:,.3f}' for t in item.at_ms)} ms" if item.at_ms else ""
+        line = f", from {code(item.python)}" if item.python and item.python != item.what else ""
+        took = f", {duration(item.ns)}" if item.ns is not None else ""
+        lines.append(f"- {code(item.what)} × {item.count:,}{took}{at}{line}")
+    if finding.formula:
+        lines.append(f"- formula: {escaped(finding.formula)}")
+    if finding.doubts:
+        lines.append(f"- doubtful: {escaped('; '.join(finding.doubts))}")
+    if finding.verify:
+        lines.append(f"- verify: {escaped(finding.verify)}")
+    sources = "; ".join(dict.fromkeys(f"{s.document}, {s.section}" for s in finding.sources))
+    if sources:
+        lines.append(f"- sources: {escaped(sources)}")
+    return [*lines, "", "</details>", ""]
+
+
+def _partition(device: DeviceAdvice) -> list[str]:
+    """The wall time by cause; it adds up."""
+    lines = [
+        "<details><summary>Where the time went</summary>", "", "| cause | ms | share | |", "| --- | --: | --: | --- |",
+        f"| **GPU busy** | {ms(device.busy_ns, decimals(device.wall_ns))} | {share(device.busy_ns, device.wall_ns)} | |",
+    ]  # fmt: skip
+    idle = False
+    for part in sorted(bar(device), key=lambda part: (part.when == "idle", -part.ns)):
+        if part.when == "idle" and not idle:
+            idle = True
+            lines.append(
+                f"| **GPU idle** | {ms(device.idle_ns, decimals(device.wall_ns))} | {share(device.idle_ns, device.wall_ns)} | |"
+            )
+        grade = "" if part.grade == "measured" else part.grade
+        lines.append(f"| {escaped(part.label)} | {ms(part.ns, decimals(device.wall_ns))} | {part.share} | {grade} |")
+    return [*lines, "", "</details>", ""]
+
+
+def span(saving: tuple[int, int]) -> str:
+    """`12.3 ms to 15.5 ms`; one number where both are alike."""
+    low, high = map(duration, saving)
+    return high if low == high else f"{low} to {high}"
+
+
+def _shares(saving: tuple[int, int], wall: int) -> str:
+    low, high = (share(ns, wall) for ns in saving)
+    return high if low == high else f"{low} to {high}"

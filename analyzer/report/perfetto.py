@@ -1,0 +1,132 @@
+"""Tracks to lay beside the original in Perfetto or chrome://tracing: what each device did or waited for, and the findings.
+
+The times are the recording's own, to the nanosecond, and a Chrome trace's time base is kept, so that both files opened
+together line up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from analyzer.advice import Advice, DeviceAdvice
+from analyzer.attribution import CATEGORIES, IDLE, SIDES
+from analyzer.critical import CriticalPath
+from analyzer.graph import Edge
+from analyzer.report.shareable import shareable
+from analyzer.report.text import LABELS
+from analyzer.rule import Finding
+from analyzer.study import Study
+from analyzer.summary import readable_host
+from analyzer.trace import NONE
+from analyzer.units import duration
+from analyzer.verdict import where
+
+FIRST_PID = 1_000_000_000  # above what processes and device rows are numbered
+TRACKS = ("causes", "steps", "findings", "critical path")
+COLOURS = {
+    "kernel-time": "good", "communication": "rail_animation", "copies": "rail_response", "dataloader-gaps": "bad",
+    "implicit-barriers": "terrible", "launch-overhead": "yellow", "host-stalls": "rail_load", "profiler": "grey",
+    "unattributed": "generic_work",
+}  # fmt: skip
+"""Chrome's reserved names."""
+
+
+def render(advice: Advice, studies: Sequence[Study]) -> Iterator[str]:
+    """The overlay as a Chrome trace, in pieces."""
+    bases = {study.trace.base_ns for study in studies}
+    base = bases.pop() if len(bases) == 1 else None
+    head = "" if base is None else f'"baseTimeNanoseconds":{base},'
+    yield f'{{"displayTimeUnit":"ns",{head}"traceEvents":[\n'
+    first = True
+    for number, (device, study) in enumerate(zip(advice.devices, studies, strict=False)):
+        mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
+        for event in _device(FIRST_PID + number, device, study, mine):
+            yield event if first else ",\n" + event
+            first = False
+    yield "\n]}\n"
+
+
+def _device(pid: int, device: DeviceAdvice, study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+    name = f"advise: {where(device)}" + (
+        f" ({device.file})" if study.trace.rank is None and device.rank is None else ""
+    )
+    yield _meta(pid, 0, "process_name", {"name": shareable(name)})
+    yield _meta(pid, 0, "process_sort_index", {"sort_index": -1})
+    for tid, track in enumerate(TRACKS):
+        yield _meta(pid, tid, "thread_name", {"name": track})
+        yield _meta(pid, tid, "thread_sort_index", {"sort_index": tid})
+    yield from _causes(pid, study)
+    for step in study.steps:
+        kept = "kept" if step.left_out is None else f"left out: {step.left_out}"
+        yield _event(pid, 1, step.name, step.start_ns, step.end_ns, "step", {"step": kept})
+    yield from _findings(pid, study, findings)
+    yield from _critical(pid, study.critical_path, study)
+
+
+def _causes(pid: int, study: Study) -> Iterator[str]:
+    pieces, trace, window = study.attribution.pieces, study.trace, study.window
+    inside = np.flatnonzero((pieces.end > window.start_ns) & (pieces.start < window.end_ns))
+    start = np.maximum(pieces.start[inside], window.start_ns).tolist()
+    end = np.minimum(pieces.end[inside], window.end_ns).tolist()
+    columns = (start, end, *(c[inside].tolist() for c in (pieces.cause, pieces.side, pieces.row, pieces.modelled)))
+    for begun, ended, code, side, row, modelled in zip(*columns, strict=True):
+        cause = IDLE[code]
+        told = {
+            "cause": cause, "category": CATEGORIES[cause], "side": SIDES[side], "grade": "modelled" if modelled else "measured",
+            "evidence": shareable(readable_host(trace, row)) if row != NONE else "nothing recorded",
+        }  # fmt: skip
+        yield _event(pid, 0, LABELS.get(cause, cause), begun, ended, "idle", told, COLOURS.get(CATEGORIES[cause]))
+
+
+def _findings(pid: int, study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+    """Each finding over the window, nested in the order of rank, with its places as instants."""
+    window = study.window
+    for number, finding in enumerate(findings, start=1):
+        told = {"message": finding.message, "do": finding.how, "grade": finding.grade, "rule": finding.rule}
+        if finding.saving_ns:
+            told["saves"] = " to ".join(map(duration, finding.saving_ns))
+        title = f"{number}. {finding.title}"
+        yield _event(
+            pid, 2, title, window.start_ns, window.end_ns, "finding", {k: shareable(v) for k, v in told.items()}
+        )
+        for item in finding.evidence:
+            for at in item.at_ms:
+                when = study.trace.origin_ns + round(at * 1e6)
+                yield _instant(pid, 2, f"{title}: {shareable(item.what)}", when)
+
+
+def _critical(pid: int, path: CriticalPath, study: Study) -> Iterator[str]:
+    graph = study.graph
+    order = range(len(path.edges) - 1, -1, -1)
+    edges, since, done, until = (c.tolist() for c in (path.edges, path.since, path.done, path.until))
+    after, kind = graph.after, graph.kind
+    for i in order:
+        if done[i] > since[i]:
+            yield _event(pid, 3, study.trace.label(int(graph.row[after[edges[i]]])), since[i], done[i], "critical", {})
+        if until[i] > done[i]:
+            yield _event(pid, 3, f"waits: {Edge(int(kind[edges[i]])).name.lower()}", done[i], until[i], "critical", {})
+
+
+def _event(
+    pid: int, tid: int, name: str, start: int, end: int, category: str, told: dict[str, Any], colour: str | None = None
+) -> str:  # fmt: skip
+    rest = json.dumps({"name": shareable(name), "cat": category, "args": told, **({"cname": colour} if colour else {})})
+    return f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":{micro(start)},"dur":{micro(end - start)},{rest[1:]}'
+
+
+def _instant(pid: int, tid: int, name: str, at: int) -> str:
+    return f'{{"ph":"i","s":"t","pid":{pid},"tid":{tid},"ts":{micro(at)},"name":{json.dumps(name)}}}'
+
+
+def _meta(pid: int, tid: int, name: str, told: dict[str, Any]) -> str:
+    return json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": name, "args": told}, separators=(",", ":"))
+
+
+def micro(ns: int) -> str:
+    """Nanoseconds as decimal microseconds, exactly."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03d}"

@@ -1,0 +1,1 @@
+"""The pages that reports are made of."""
