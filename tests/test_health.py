@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.build import Event, advice, call, event, frame, kernel, op, step
+from analyzer.analysis import advise_traces
+from tests.build import Event, advice, call, event, frame, kernel, op, step, trace
 
 
 def health(*events: Event, **request: str) -> dict[str, int]:
@@ -156,6 +157,8 @@ def test_first_collective(events: list[Event], outlier: bool) -> None:
 
 
 def test_stacks() -> None:
-    frames = [frame("train.py(1): main", 0, 500)]
-    recorded = advice(*eager(5), *frames)
-    assert "profiler-stacks" not in {n.code for n in recorded.health}
+    """Frames tell, whatever the metadata says: older files say nothing, and the option may be on with no frame in reach."""
+    assert health(*eager(5), frame("train.py(1): main", 0, 500), frame("train.py(2): step", 5, 90)) == {
+        "profiler-stacks": 2,
+    }  # fmt: skip
+    assert advise_traces([trace(*eager(5), with_stack=1)]).health == ()
