@@ -452,6 +452,7 @@ class _Nominal:
     launch_ns: int
     queued_ns: int
     graph_ns: int
+    branches: tuple[Int64, Int64]
     event_ns: int
     """From the end of what a stream waits for to the start of what waited."""
     explained_ns: int
@@ -465,14 +466,17 @@ def _nominal(
     explained = max(a.explained_ns for a in attributions)
     same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
     gap = operations.start - operations.end[previous]
+    branches = _branches(operations)
     inside = same_graph & (gap >= 0) & (gap <= explained)
+    inside[branches[1]] = False
     waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
     waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
     waiting[waits.waiter] = False
     queued_ns = int(np.median(gap[waiting])) if waiting.any() else QUEUED_GAP_NS
     graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
     launch, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
-    return _Nominal(launch, launch_ns, queued_ns, graph_ns, _event_latency(operations, waits, explained), explained)
+    event_ns = _event_latency(operations, waits, explained)
+    return _Nominal(launch, launch_ns, queued_ns, graph_ns, branches, event_ns, explained)
 
 
 def _launch_latencies(
@@ -579,7 +583,7 @@ def _launch_edges(
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
     # What started sooner than is usual shows that it could.
-    weight = np.minimum(nominal.launch + late, np.maximum(operations.start - operations.launch_start, 0))
+    weight = np.minimum(nominal.launch + late, operations.start - operations.launch_start)
     edges.add(call_point[call], op_point[at], weight[at], Edge.LAUNCH)
 
 
@@ -605,14 +609,18 @@ def _stream_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, e
         edges.add(
             op_point[previous[at]], op_point[at], np.minimum(gap[at], ns), kind, after=previous[at], modelled=False
         )
-    _branch_edges(operations, op_point, nominal, edges)
+    source, node = nominal.branches
+    gap = operations.start[node] - operations.end[source]
+    edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, after=source)
 
 
-def _branch_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, edges: _Edges) -> None:
-    """Nodes of a replay on several streams: each waits for the node of the replay that ended last before it started."""
+def _branches(operations: _Operations) -> tuple[Int64, Int64]:
+    """(source, node): of a replay on several streams each node waits for the one that ended last before it started,
+    where that is not the one before it on its stream."""
+    none = np.empty(0, np.int64)
     nodes = np.flatnonzero(operations.graph & operations.linked)
     if not len(nodes):
-        return
+        return none, none
     order = nodes[np.argsort(operations.launch[nodes], kind="stable")]
     replay = np.cumsum(np.diff(operations.launch[order], prepend=operations.launch[order[0]]) != 0)
     first = np.flatnonzero(np.diff(replay, prepend=-1))
@@ -620,7 +628,7 @@ def _branch_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, e
     branched = (np.maximum.reduceat(lane, first) > np.minimum.reduceat(lane, first))[replay]
     order, replay = order[branched], replay[branched]
     if not len(order):
-        return
+        return none, none
     # Ends and starts of each replay's nodes in time order, ends first; what ended last before a start is behind it.
     n = len(order)
     time = np.concatenate([operations.end[order], operations.start[order]])
@@ -631,9 +639,7 @@ def _branch_edges(operations: _Operations, op_point: Int64, nominal: _Nominal, e
     node, source = order[merged[at] - n], order[merged[last[at]] % n]
     real = (operations.launch[source] == operations.launch[node]) & (source != operations.previous[node])
     real &= operations.start[source] < operations.start[node]
-    node, source = node[real], source[real]
-    gap = operations.start[node] - operations.end[source]
-    edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, after=source)
+    return source[real], node[real]
 
 
 @dataclass(frozen=True)
@@ -794,8 +800,7 @@ def _return_edges(
         int(np.median(late)) if len(late) else INTRINSIC_SYNC_NS,
         INTRINSIC_SYNC_NS,
     )
-    trace = operations.trace
-    usual = int(np.percentile(trace.end_ns[queue] - trace.start_ns[queue], 10)) if len(queue) else 0
+    usual = _usual_call_ns(operations, queue)
     cost = np.where(waited, np.minimum(cost, np.where(is_queue, usual, intrinsic)), cost)
     # What a call that frees memory takes is the allocator's, but for the wait.
     first, frees = edges.count, host.doing[row] == Doing.ALLOCATOR
@@ -807,6 +812,15 @@ def _return_edges(
         edges.add(op_point[target[mine]], return_point[at[mine]], (end - released)[mine], kind, after=passes)
     edge, ns = (np.concatenate(column) for column in zip(*found, strict=True))
     return edge, np.full(len(edge), CODE["allocator"], np.int8), ns
+
+
+def _usual_call_ns(operations: _Operations, queue: Int64) -> int:
+    """What a launch call takes when the queue has room: median of those that did not wait, else a short one."""
+    if not len(queue):
+        return 0
+    trace, calls = operations.trace, operations.launch[operations.first]
+    length, waited = trace.end_ns[calls] - trace.start_ns[calls], np.isin(calls, queue)
+    return int(np.percentile(length, 10) if waited.all() else np.median(length[~waited]))
 
 
 def _own_operation(operations: _Operations, calls: Int64) -> Int64:
