@@ -16,7 +16,8 @@ PARTIAL = {
 
 def same_recording(before: Run, after: Run) -> bool:
     """Both sides are one recording: no two share their times to the nanosecond."""
-    return bool(after.lanes) and [lane.identity for lane in before.lanes] == [lane.identity for lane in after.lanes]
+    ours, theirs = ([(lane.name, lane.window, lane.identity) for lane in run.lanes] for run in (before, after))
+    return bool(theirs) and ours == theirs
 
 
 def same_devices(before: Run, after: Run) -> str | None:

@@ -92,6 +92,8 @@ class Comparison:
     after: str
     lanes: tuple[LaneChange, ...]
     notes: tuple[str, ...] = ()
+    itself: bool = False
+    """Both sides are one recording."""
 
     @property
     def exit_code(self) -> int:
@@ -111,7 +113,7 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
     if all(same_recording(run, after) for run in before):
         why = "both sides are the same recording: this compares it with itself"
         lanes = tuple(_lane_change([lane], lane, times=False) for lane in after.lanes)
-        return Comparison(SAME, why, names, after.name, lanes)
+        return Comparison(SAME, why, names, after.name, lanes, itself=True)
     alike = [run for run in before if same_devices(run, after) is None]
     if not alike:
         return not_comparable(same_devices(before[-1], after) or "", names, after.name)

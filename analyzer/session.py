@@ -120,9 +120,9 @@ class Efficiency:
         settings = {key: wanted.get(key, allowed[0]) for key, allowed in SETTINGS.items()}
         for key, allowed in SETTINGS.items():
             if settings[key] not in allowed:
-                raise BadUsage(f"efficiency: {key}={settings[key]!r}: expected {', '.join(allowed)}")
+                raise BadUsage(f"{key}={settings[key]!r}: expected {', '.join(allowed)}")
         named = {key: value for key, value in wanted.items() if key not in NOT_LIMITS}
-        limits = limits_of(named, "efficiency", level=settings["level"], unknown=settings["unknown"])
+        limits = limits_of(named, "limits", level=settings["level"], unknown=settings["unknown"])
         return check(plain, Budget(tuple(limits), settings["aggregate"], "efficiency")) if limits else []
 
     def _against(self, run: Run, name: str) -> list[str]:
@@ -148,7 +148,7 @@ class Efficiency:
 
     def _judged(self, comparison: Comparison, path: str) -> list[str]:
         self._property("against", f"{comparison.verdict}; {path}; {'BROKEN' if comparison.exit_code == 1 else ''}")
-        for note in comparison.notes:
+        for note in comparison.notes or (comparison.reason,) * (comparison.verdict == SAME and comparison.itself):
             self._note(f"baseline {path}: {note}")
         if comparison.verdict in (REGRESSED, NOT_COMPARABLE):
             return [f"against {path}: {comparison.verdict}: {comparison.reason}"]
@@ -186,7 +186,8 @@ class Efficiency:
                 baseline = Baseline({name: runs for name, runs in baseline.hardware.items() if name != run.hardware})
         baseline = baseline.with_run(run)
         baseline.write(path)
-        return f"written: {len(baseline.hardware[run.hardware])} runs on {run.hardware}"
+        count = len(baseline.hardware[run.hardware])
+        return f"written: {count} {'run' if count == 1 else 'runs'} on {run.hardware}"
 
     def _baseline_path(self, name: str) -> Path:
         """Each case of a parametrised test has its own."""
@@ -224,4 +225,5 @@ def _value(found: Check) -> str:
 
 
 def _fail(text: str) -> NoReturn:
-    pytest.fail(f"efficiency: {text}" if not text.startswith("efficiency") else text, pytrace=False)
+    """Fail the test with a message alone."""
+    raise pytest.fail.Exception(f"efficiency: {text}", pytrace=False) from None
