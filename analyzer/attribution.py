@@ -12,7 +12,7 @@ The causes are worked out once for the whole trace as *pieces* of idle time; a w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -79,6 +79,7 @@ GENERIC = tuple(CODE[cause] for cause in ("framework", "python", "launch-call", 
 CREDIT_LAUNCHES = 1_000  # a queue this deep has refilled, whatever a synchronisation before it cost
 LONG_CALL_NS = 200_000  # beyond the median launch call, at a kernel's first launch: code is being loaded
 STAGING_NS = 50_000  # a copy call that runs longer before its copy starts is filling a staging buffer
+GAPS_AT_ONCE = 4_096
 HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for Python
 UNEXPLAINED_NS = (50_000, 200_000)  # bounds of what a submitted operation may wait and still be explained
 UNEXPLAINED_GAPS = 20  # … in median queued gaps
@@ -272,16 +273,23 @@ def _host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: _Calls
     left = Overlaps(parts.start[keep], parts.end[keep], keep, np.full(len(keep), NONE))
     host = timeline.host
     passes = list(_candidates(gaps, host))
+    returned = np.sort(timeline.trace.end_ns[blocking.row])
+
+    def by_record(found: Overlaps, segments: Segments) -> Pieces:
+        return _merged(_record_pieces(timeline, found, segments, blocking, calls), returned)
+
+    def by_hole(found: Overlaps, segments: Segments) -> Pieces:
+        return _pieces(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
+
+    active = {t: _active(s) for t, s in host.segments.items()}
     for threads in passes:
-        left, pieces = _claim(left, threads, {t: _active(s) for t, s in host.segments.items()})
-        for found, segments in pieces:
-            yield _record_pieces(timeline, found, segments, blocking, calls)
+        left, pieces = _claim(left, threads, active, by_record)
+        yield from pieces
     if not timeline.trace.has_frames:
         holes = {t: _holes(timeline, s) for t, s in host.segments.items()}
         for threads in passes:
-            left, pieces = _claim(left, threads, holes)
-            for found, segments in pieces:
-                yield _pieces(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
+            left, pieces = _claim(left, threads, holes, by_hole)
+            yield from pieces
     yield _pieces(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))
 
 
@@ -296,27 +304,57 @@ def _candidates(gaps: Gaps, host: Host) -> Iterable[Int64]:
 
 
 def _claim(
-    left: Overlaps, threads: Int64, segments: dict[int, Segments]
-) -> tuple[Overlaps, list[tuple[Overlaps, Segments]]]:
-    """Give the parts that are left (`left.left` is their gap) to their gap's thread where it has a segment."""
-    claimed: list[tuple[Overlaps, Segments]] = []
+    left: Overlaps, threads: Int64, segments: dict[int, Segments], give: Callable[[Overlaps, Segments], Pieces]
+) -> tuple[Overlaps, list[Pieces]]:
+    """Give the parts that are left (`left.left` is their gap) to their gap's thread where it has a segment.
+
+    Block by block: what a gap of a large trace holds in records is many times its own size.
+    """
+    claimed: list[Pieces] = []
     if not len(left.start):
         return left, claimed
     wanted = threads[left.left]
     rest = []
     for thread in np.unique(wanted).tolist():
-        mine = np.flatnonzero(wanted == thread)
-        parts = Intervals(left.start[mine], left.end[mine])
+        everything = np.flatnonzero(wanted == thread)
         if thread not in segments:
-            rest.append(Overlaps(*(column[mine] for column in left)))
+            rest.append(Overlaps(*(column[everything] for column in left)))
             continue
-        found = overlaps(parts, segments[thread].span)
-        free = remainder(parts, found)
-        rest.append(free._replace(left=left.left[mine[free.left]]))
-        claimed.append((found._replace(left=left.left[mine[found.left]]), segments[thread]))
+        for first in range(0, len(everything), GAPS_AT_ONCE):
+            mine = everything[first : first + GAPS_AT_ONCE]
+            parts = Intervals(left.start[mine], left.end[mine])
+            found = overlaps(parts, segments[thread].span)
+            free = remainder(parts, found)
+            rest.append(free._replace(left=left.left[mine[free.left]]))
+            if len(found.start):
+                claimed.append(give(found._replace(left=left.left[mine[found.left]]), segments[thread]))
     merged = Overlaps(*(np.concatenate(columns) for columns in zip(*rest, strict=True)))
     order = np.argsort(merged.start, kind="stable")
     return Overlaps(*(column[order] for column in merged)), claimed
+
+
+def _merged(pieces: Pieces, returned: Int64) -> Pieces:
+    """Neighbours that touch in the same gap for the same cause as one, with the record of the longest.
+
+    A piece still begins where one began after a blocking call returned: from there on the call's credit counts.
+    """
+    if len(pieces) < 2:
+        return pieces
+    begins = np.ones(len(pieces), np.bool_)
+    begins[1:] = pieces.start[1:] != pieces.end[:-1]
+    for column in (pieces.gap, pieces.cause, pieces.modelled):
+        begins[1:] |= column[1:] != column[:-1]
+    after = np.searchsorted(pieces.start, returned, side="left")
+    begins[after[after < len(pieces)]] = True
+    first = np.flatnonzero(begins)
+    last = np.concatenate([first[1:] - 1, [len(pieces) - 1]])
+    length = pieces.end - pieces.start
+    longest = np.flatnonzero(length == np.maximum.reduceat(length, first)[np.cumsum(begins) - 1])
+    of = longest[np.searchsorted(longest, first, side="left")]
+    return Pieces(
+        pieces.start[first], pieces.end[last], pieces.gap[first], pieces.cause[first], pieces.side[first],
+        pieces.row[of], pieces.modelled[first],
+    )  # fmt: skip
 
 
 def _active(segments: Segments) -> Segments:
@@ -462,9 +500,10 @@ def _unlinked(gaps: Gaps) -> Iterable[Pieces]:
 
 
 def _sorted(parts: list[Pieces]) -> Pieces:
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__dataclass_fields__}
-    order = np.argsort(columns["start"], kind="stable")
-    return Pieces(**{name: column[order] for name, column in columns.items()})
+    order = np.argsort(np.concatenate([part.start for part in parts]), kind="stable")
+    return Pieces(
+        *(np.concatenate([getattr(part, name) for part in parts])[order] for name in Pieces.__dataclass_fields__)
+    )
 
 
 def _refills(timeline: Timeline, pieces: Pieces, blocking: Blocking) -> Pieces:

@@ -150,12 +150,12 @@ class Host:
     trace: Trace
     doing: Int8
     """[n] class of every row of the trace; NOTHING for device rows."""
-    parent: Int64
+    parent: Int32
     """[n] the innermost record of its thread around a host row, -1 for none. Step markers are parents of none."""
-    operator: Int64
+    operator: Int32
     """[n] the innermost operator around a call (or the operator itself), -1 for none; likewise `frame`, `module`."""
-    frame: Int64
-    module: Int64
+    frame: Int32
+    module: Int32
     segments: dict[int, Segments]
     """Thread -> its segments; only threads that launch device work, workers left out."""
     launching: tuple[int, ...]
@@ -167,7 +167,7 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     doing = _doing(trace, step_marker)
     doing = _with_first_uses(trace, doing, process)
     host = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
-    parent, operator, frame, module = (np.full(len(trace), NONE, np.int64) for _ in range(4))
+    parent, operator, frame, module = (np.full(len(trace), NONE, np.int32) for _ in range(4))
     threads = _launching_threads(trace, process)
     segments = {}
     by_thread = _rows_by_thread(trace, host, threads)
@@ -228,7 +228,7 @@ def _is_worker(trace: Trace, thread: int, rows: Int64) -> bool:
 
 
 def _flatten(
-    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int64, operator: Int64, frame: Int64, module: Int64
+    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
 ) -> Segments:  # fmt: skip
     """Segments of one thread; writes the enclosing rows of each of its rows to the last four columns."""
     firm = rows[(doing[rows] != Doing.STEP) & (doing[rows] != Doing.NOTHING) & (doing[rows] != Doing.RANGE)]
@@ -243,15 +243,11 @@ def _flatten(
 
 
 def _join(a: Segments, b: Segments) -> Segments:
-    """Two disjoint sets of segments as one."""
-    start = np.concatenate([a.start, b.start])
-    order = np.argsort(start, kind="stable")
-    return Segments(
-        start[order],
-        np.concatenate([a.end, b.end])[order],
-        np.concatenate([a.row, b.row])[order],
-        np.concatenate([a.doing, b.doing])[order],
-    )
+    """Two disjoint sets of segments as one; `b` the smaller."""
+    if not len(b.start):
+        return a
+    at = np.searchsorted(a.start, b.start)
+    return Segments(*(np.insert(getattr(a, name), at, getattr(b, name)) for name in ("start", "end", "row", "doing")))
 
 
 def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments) -> Segments:
@@ -260,40 +256,54 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
     calls = rows[trace.kind[rows] == Kind.CALL]
     if not len(loose) or not len(calls):
         return main
-    unused = [np.full(len(trace), NONE, np.int64) for _ in range(4)]
+    unused = [np.full(len(trace), NONE, np.int32) for _ in range(4)]
     flat = _sweep(trace, doing, loose, np.zeros(len(trace.names), np.bool_), *unused)
     inside = overlaps(flat.span, union(trace.start_ns[calls], trace.end_ns[calls]))
     if not len(inside.start):
         return main
     owner = flat.row[inside.left]
-    span = Intervals(inside.start, inside.end)
-    on_call = main.where(trace.kind[main.row] == Kind.CALL)
-    hit = overlaps(on_call.span, span)
-    free = remainder(main.span, overlaps(main.span, union(hit.start, hit.end)))
-    kept = Segments(free.start, free.end, main.row[free.left], main.doing[free.left])
-    rows_hit = owner[hit.right]
-    return _join(kept, Segments(hit.start, hit.end, rows_hit, doing[rows_hit]))
+    # Only the segments that an overhead record touches are cut anew.
+    touched = np.unique(overlaps(Intervals(inside.start, inside.end), main.span).right)
+    touched = touched[trace.kind[main.row[touched]] == Kind.CALL]
+    mine = np.zeros(len(main.start), np.bool_)
+    mine[touched] = True
+    cut = main.where(mine)
+    hit = overlaps(cut.span, Intervals(inside.start, inside.end))
+    free = remainder(cut.span, hit)
+    row = owner[hit.right]
+    pieces = _join(
+        Segments(free.start, free.end, cut.row[free.left], cut.doing[free.left]),
+        Segments(hit.start, hit.end, row, doing[row]),
+    )
+    return _join(main.where(~mine), pieces)
 
 
 def _sweep(
-    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int64, operator: Int64, frame: Int64, module: Int64
+    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
 ) -> Segments:  # fmt: skip
     n = len(rows)
-    start, end, row, what = (np.zeros(3 * n + 1, np.int64) for _ in range(4))
-    around = [np.full(n, NONE, np.int64) for _ in range(4)]
+    # Each piece begins where a record starts or ends.
+    start, end = np.zeros(2 * n + 1, np.int64), np.zeros(2 * n + 1, np.int64)
+    row, what = np.zeros(2 * n + 1, np.int32), np.zeros(2 * n + 1, np.int8)
+    around = [np.full(n, NONE, np.int32) for _ in range(4)]
     kinds, names = trace.kind[rows], trace.name_code[rows]
     count = compiled.call(
         sweep_nested,
         n,
         (
-            trace.start_ns[rows], trace.end_ns[rows], doing[rows].astype(np.int64), kinds == Kind.OPERATOR,
+            trace.start_ns[rows], trace.end_ns[rows], doing[rows], kinds == Kind.OPERATOR,
             kinds == Kind.PYTHON, (kinds == Kind.PYTHON) & is_module[names], int(ENCLOSING),
         ),
         (start, end, row, what, *around),
     )  # fmt: skip
     for column, found in zip((parent, operator, frame, module), around, strict=True):
-        column[rows] = np.where(found == NONE, NONE, rows[found] if n else found)
-    return Segments(start[:count], end[:count], rows[row[:count]], what[:count].astype(np.int8))
+        known = np.flatnonzero(found != NONE)
+        column[rows[known]] = rows[found[known]]
+    pieces = [start, end, row, what]
+    del start, end, row, what, around
+    for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back
+        pieces[i] = column[:count].copy() if i != 2 else rows[column[:count]]
+    return Segments(*pieces)
 
 
 def sweep_nested(
