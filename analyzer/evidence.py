@@ -32,20 +32,19 @@ def of_causes(study: Study, *causes: str, names: int = 3) -> tuple[Evidence, ...
     pieces, trace, window = study.attribution.pieces, study.trace, study.window
     ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
     mine = np.flatnonzero((ns > 0) & np.isin(pieces.cause, [CODE[cause] for cause in causes]))
-    sums: Counter[str] = Counter()
-    first: dict[str, list[int]] = {}
-    for piece in mine.tolist():
-        row = int(pieces.row[piece])
+    rows = pieces.row[mine]
+    code = np.where(rows == NONE, NONE, trace.name_code[rows])
+    codes, inverse, counts = np.unique(code, return_inverse=True, return_counts=True)
+    totals = np.zeros(len(codes), np.int64)
+    np.add.at(totals, inverse, ns[mine])
+    found = []
+    for k in np.argsort(-totals, kind="stable")[:names].tolist():
+        first = mine[np.flatnonzero(inverse == k)[:PLACES]]
+        row = int(pieces.row[first[0]])
         what = readable_host(trace, row) if row != NONE else "nothing recorded"
-        sums[what] += int(ns[piece])
-        first.setdefault(what, []).append(piece)
-    return tuple(
-        Evidence(
-            what, len(first[what]), total, at_ms(study, pieces.start[first[what]].tolist()),
-            python_line(study, int(pieces.row[first[what][0]])),
-        )
-        for what, total in sums.most_common(names)
-    )  # fmt: skip
+        places = at_ms(study, pieces.start[first].tolist())
+        found.append(Evidence(what, int(counts[k]), int(totals[k]), places, python_line(study, row)))
+    return tuple(found)
 
 
 def of_rows(study: Study, rows: Int64, what: str = "") -> Evidence:
