@@ -17,8 +17,7 @@
         const order = head.getAttribute("aria-sort") === first ? other : first, sign = order === "ascending" ? 1 : -1;
         all("th", table).forEach((each) => each.setAttribute("aria-sort", "none"));
         head.setAttribute("aria-sort", order);
-        const compare = (a, b) => numeric ? a - b : a.localeCompare(b);
-        body.append(...[...body.rows].sort((a, b) => sign * compare(key(a), key(b))));
+        body.append(...[...body.rows].sort((a, b) => sign * (numeric ? key(a) - key(b) : key(a).localeCompare(key(b)))));
       });
     });
   }
@@ -31,34 +30,30 @@
       input.closest("p").querySelector("[role=status]").textContent = input.value ? `${left} of ${rows.length}` : "";
     });
   }
-  for (const part of all(".bar g")) {
-    const row = byId(part.dataset.cause), light = (on) => () => row && row.classList.toggle("lit", on);
+  for (const part of all(".bar g"))
     for (const [event, on] of [["mouseenter", true], ["focus", true], ["mouseleave", false], ["blur", false]])
-      part.addEventListener(event, light(on));
-  }
+      part.addEventListener(event, () => byId(part.dataset.cause)?.classList.toggle("lit", on));
   if (!byId("data")) return;
 
   // The timeline: columns back to arrays.
   const { colours, devices } = JSON.parse(byId("data").textContent);
-  for (const device of devices) {
-    for (const lane of device.lanes) {
-      let at = 0;
-      lane.start = Float64Array.from(lane.t, (step) => (at += step));
-      lane.end = Float64Array.from(lane.d, (length, i) => lane.start[i] + length);
-      lane.longest = lane.d.reduce((a, b) => Math.max(a, b), 0);
-      lane.sums = new Map((lane.sum || []).map(([i, count, busy]) => [i, { count, busy }]));
-      lane.height = lane.kind === "host" ? 20 : 26;
-    }
+  for (const lane of devices.flatMap((device) => device.lanes)) {
+    let at = 0;
+    lane.start = Float64Array.from(lane.t, (step) => (at += step));
+    lane.end = Float64Array.from(lane.d, (length, i) => lane.start[i] + length);
+    lane.longest = lane.d.reduce((a, b) => Math.max(a, b), 0);
+    lane.sums = new Map((lane.sum || []).map(([i, count, busy]) => [i, { count, busy }]));
+    lane.height = lane.kind === "host" ? 20 : 26;
   }
   const canvas = byId("lanes"), pen = canvas.getContext("2d"), readout = byId("box");
   const RULER = 34, GAP = 4, SHORTEST = 50;
   let device = devices[0], from = 0, to = 1, width = 0, gutter = 110, selected = null, hovered = null;
-  let marks = [], spread = 0, place = 0, ink = {}, waiting = false;
+  let marks = [], spread = 0, place = 0, ink = {}, waiting = 0;
 
-  const time = (ns) => {
-    ns = ns || 0;
+  const time = (ns, step = Math.abs(ns) / 1000) => {
     const size = Math.abs(ns), [unit, one] = size < 1e3 ? ["ns", 1] : size < 1e6 ? ["µs", 1e3] : size < 1e10 ? ["ms", 1e6] : ["s", 1e9];
-    return `${(ns / one).toLocaleString("en", { maximumFractionDigits: one === 1 ? 0 : size / one < 10 ? 3 : 1 })} ${unit}`;
+    const digits = one === 1 ? 0 : clamp(Math.ceil(Math.log10(one / step) - 1e-9), 0, 6);
+    return `${((ns || 0) / one).toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
   };
   const x = (ns) => gutter + ((ns - from) / (to - from)) * (width - gutter);
   const instant = (px) => from + ((px - gutter) / (width - gutter)) * (to - from);
@@ -68,18 +63,16 @@
     return low;
   };
   const top = (index) => device.lanes.slice(0, index).reduce((y, lane) => y + lane.height + GAP, RULER + GAP);
-  const redraw = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; draw(); }); } };
+  const redraw = () => { if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; draw(); }); };
 
   function readInk() {
     const style = getComputedStyle(document.documentElement);
-    for (const name of [...colours, "paper", "panel", "ink", "soft", "line", "mark", "path", "on"]) ink[name] = style.getPropertyValue("--" + name).trim();
+    for (const name of [...colours, "panel", "ink", "soft", "line", "mark", "path", "on"]) ink[name] = style.getPropertyValue("--" + name);
     redraw();
   }
   function look(begin, end) {
-    const whole = device.end - device.start, length = clamp(end - begin, Math.min(SHORTEST, whole), whole);
-    const middle = (begin + end) / 2;
-    from = clamp(middle - length / 2, device.start, device.end - length);
-    to = from + length;
+    const whole = device.end - device.start, middle = (begin + end) / 2, length = clamp(end - begin, Math.min(SHORTEST, whole), whole);
+    from = clamp(middle - length / 2, device.start, device.end - length); to = from + length;
     redraw();
   }
   const zoom = (factor, at = (from + to) / 2) => look(at - (at - from) * factor, at + (to - at) * factor);
@@ -87,17 +80,14 @@
   const whole = () => look(device.start, device.end);
 
   function draw() {
-    width = canvas.clientWidth;
-    gutter = width < 600 ? 62 : 128;
+    width = canvas.clientWidth; gutter = width < 600 ? 62 : 128;
     const height = top(device.lanes.length) + 2, ratio = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio); canvas.style.height = height + "px";
+      canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
+      canvas.style.height = height + "px";
     }
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    pen.textBaseline = "middle";
-    pen.save();
-    pen.beginPath(); pen.rect(gutter, 0, width - gutter, height); pen.clip();
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0); pen.clearRect(0, 0, width, height); pen.textBaseline = "middle";
+    pen.save(); pen.beginPath(); pen.rect(gutter, 0, width - gutter, height); pen.clip();
     drawRuler(height);
     device.lanes.forEach(drawLane);
     if (byId("critical").checked) drawPath();
@@ -106,13 +96,10 @@
     pen.restore();
     pen.font = "12px system-ui, sans-serif"; pen.fillStyle = ink.soft; pen.textAlign = "left";
     device.lanes.forEach((lane, i) => pen.fillText(fit(lane.label, gutter - 10), 6, top(i) + lane.height / 2));
-    const port = byId("viewport");
-    if (port && device === devices[0]) {
-      const a = clamp((from / device.wall) * 240, 0, 240), b = clamp((to / device.wall) * 240, 0, 240);
-      port.setAttribute("x", a); port.setAttribute("width", Math.max(b - a, 0.4));
-      port.toggleAttribute("hidden", b - a > 239.9);
-    } else if (port) port.setAttribute("hidden", "");
-    canvas.dataset.from = from; canvas.dataset.to = to; // what is seen, for whoever asks the page
+    const port = byId("viewport"), a = clamp((from / device.wall) * 240, 0, 240), b = clamp((to / device.wall) * 240, 0, 240);
+    port.setAttribute("x", a); port.setAttribute("width", Math.max(b - a, 0.4));
+    port.toggleAttribute("hidden", b - a > 239.9 || device !== devices[0]);
+    Object.assign(canvas.dataset, { from, to }); // what is seen, for whoever asks the page
   }
   const fit = (text, room) => { while (text && pen.measureText(text).width > room) text = text.length > 8 ? text.slice(0, -4) + "…" : ""; return text; };
   function drawRuler(height) {
@@ -121,13 +108,14 @@
     pen.font = "11px system-ui, sans-serif"; pen.textAlign = "left";
     for (let at = Math.ceil(from / step) * step; at < to; at += step) {
       pen.fillStyle = ink.line; pen.fillRect(Math.round(x(at)), 0, 1, height);
-      pen.fillStyle = ink.soft; pen.fillText(time(at), x(at) + 4, 9);
+      pen.fillStyle = ink.soft; pen.fillText(time(at, step), x(at) + 4, 9);
     }
-    for (const [a, b] of device.whole || []) { pen.fillStyle = ink.copies; pen.fillRect(x(a), RULER - 4, Math.max(x(b) - x(a), 2), 3); }
+    pen.fillStyle = ink.copies;
+    for (const [a, b] of device.whole || []) pen.fillRect(x(a), RULER - 4, Math.max(x(b) - x(a), 2), 3);
     device.steps.forEach(([name, begin, end, out], i) => {
       pen.fillStyle = ink.ink; pen.globalAlpha = out ? 0.3 : 0.75; pen.fillRect(Math.round(x(begin)), 16, 1.5, height);
-      const room = x(i + 1 < device.steps.length ? device.steps[i + 1][1] : end) - Math.max(x(begin), gutter);
-      if (room > 30) pen.fillText(fit(name, room - 8), Math.max(x(begin), gutter) + 4, 23);
+      const left = Math.max(x(begin), gutter), room = x(i + 1 < device.steps.length ? device.steps[i + 1][1] : end) - left;
+      if (room > 30) pen.fillText(fit(name, room - 8), left + 4, 23);
       pen.globalAlpha = 1;
     });
   }
@@ -139,35 +127,32 @@
     for (; i < lane.start.length && lane.start[i] < to; i++) {
       if (lane.end[i] < from) continue;
       const a = Math.max(x(lane.start[i]), gutter - 1), b = Math.min(x(lane.end[i]), width + 1), colour = lane.c[i];
-      if (b - a < 1) {
-        if (Math.floor(a) === lastPixel && colour === lastColour) continue;
-        lastPixel = Math.floor(a); lastColour = colour;
-      }
+      if (b - a < 1 && Math.floor(a) === lastPixel && colour === lastColour) continue;
+      if (b - a < 1) { lastPixel = Math.floor(a); lastColour = colour; }
       const sum = lane.sums.get(i);
       pen.fillStyle = ink[colours[colour.charCodeAt(0) - 97]];
       pen.globalAlpha = sum ? 0.3 + 0.7 * Math.min(sum.busy / (lane.d[i] || 1), 1) : 1;
       pen.fillRect(b - a < 1 ? Math.floor(a) : a, y, Math.max(b - a - (b - a > 3 ? 0.6 : 0), 1), h);
       pen.globalAlpha = 1;
-      if (b - a > 34 && lane.kind !== "idle") { pen.fillStyle = lane.kind === "host" ? ink.ink : ink.on; pen.fillText(fit(sum ? `${sum.count} events` : device.names[lane.n[i]], b - a - 8), a + 4, y + h / 2); }
+      if (b - a < 34 || lane.kind === "idle") continue;
+      pen.fillStyle = lane.kind === "host" ? ink.ink : ink.on;
+      pen.fillText(fit(sum ? `${sum.count} events` : device.names[lane.n[i]], b - a - 8), a + 4, y + h / 2);
     }
   }
   function drawPath() {
     let before = null;
-    pen.strokeStyle = pen.fillStyle = ink.path;
+    pen.fillStyle = ink.path;
     for (const [index, begin, end] of device.path) {
-      const y = top(index) + device.lanes[index].height - 2;
-      if (end > from && begin < to) {
-        pen.fillRect(x(begin), y - 2, Math.max(x(end) - x(begin), 1), 4);
-        if (before !== null && before !== y) pen.fillRect(x(begin) - 0.75, Math.min(before, y), 1.5, Math.abs(y - before));
-      }
+      const y = top(index) + device.lanes[index].height - 2, seen = end > from && begin < to;
+      if (seen) pen.fillRect(x(begin), y - 2, Math.max(x(end) - x(begin), 1), 4);
+      if (seen && before !== null) pen.fillRect(x(begin) - 0.75, Math.min(before, y), 1.5, Math.abs(y - before));
       before = y;
     }
   }
   function drawMarks(height) {
     pen.fillStyle = ink.mark;
     marks.forEach((ns, i) => {
-      pen.globalAlpha = i === place ? 1 : 0.5;
-      pen.fillRect(Math.round(x(ns)) - 1, RULER - 6, 2, height);
+      pen.globalAlpha = i === place ? 1 : 0.5; pen.fillRect(Math.round(x(ns)) - 1, RULER - 6, 2, height);
       pen.beginPath(); pen.moveTo(x(ns) - 6, RULER - 8); pen.lineTo(x(ns) + 6, RULER - 8); pen.lineTo(x(ns), RULER); pen.fill();
     });
     pen.globalAlpha = 1;
@@ -175,22 +160,19 @@
   const threadOf = (lane, i) => (Array.isArray(lane.h) ? lane.h[i] : lane.h);
   function drawSelected() {
     const [index, i] = selected, lane = device.lanes[index], y = top(index);
-    pen.strokeStyle = ink.ink; pen.lineWidth = 2;
-    pen.strokeRect(x(lane.start[i]), y, Math.max(x(lane.end[i]) - x(lane.start[i]), 2), lane.height);
+    pen.strokeStyle = ink.ink; pen.lineWidth = 2; pen.strokeRect(x(lane.start[i]), y, Math.max(x(lane.end[i]) - x(lane.start[i]), 2), lane.height);
     if (lane.l && lane.l[i] >= 0) arrow(threadOf(lane, i), lane.start[i] - lane.l[i], index, lane.start[i]);
-    if (lane.kind !== "host") return;
     let drawn = 0;
-    device.lanes.forEach((other, j) => other.l && other.l.forEach((delay, k) => {
-      const call = other.start[k] - delay;
-      if (delay >= 0 && threadOf(other, k) === index && call >= lane.start[i] && call < lane.end[i] && drawn++ < 60) arrow(index, call, j, other.start[k]);
+    if (lane.kind === "host") device.lanes.forEach((other, j) => other.l?.forEach((delay, k) => {
+      const call = other.start[k] - delay, mine = delay >= 0 && call >= lane.start[i] && call < lane.end[i];
+      if (mine && threadOf(other, k) === index && drawn++ < 60) arrow(index, call, j, other.start[k]);
     }));
   }
   function arrow(thread, call, index, start) {
     const a = x(call), b = x(start), y0 = top(thread), y1 = top(index) + device.lanes[index].height;
-    pen.strokeStyle = pen.fillStyle = ink.mark; pen.lineWidth = 1.5;
+    pen.strokeStyle = pen.fillStyle = ink.mark; pen.lineWidth = 1.5; pen.fillRect(a - 2, y0 - 2, 4, 4);
     pen.beginPath(); pen.moveTo(a, y0); pen.bezierCurveTo(a, (y0 + y1) / 2, b, (y0 + y1) / 2, b, y1 + 4); pen.stroke();
     pen.beginPath(); pen.moveTo(b - 4, y1 + 6); pen.lineTo(b + 4, y1 + 6); pen.lineTo(b, y1); pen.fill();
-    pen.fillRect(a - 2, y0 - 2, 4, 4);
   }
   function tell(box) {
     readout.textContent = "";
@@ -205,8 +187,8 @@
   }
   function hit(event) {
     const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
-    const index = device.lanes.findIndex((lane, i) => py >= top(i) && py < top(i) + lane.height);
-    if (index < 0 || px < gutter) return null;
+    const index = device.lanes.findIndex((lane, i) => px >= gutter && py >= top(i) && py < top(i) + lane.height);
+    if (index < 0) return null;
     const lane = device.lanes[index], reach = (to - from) / (width - gutter), at = instant(px);
     let best = null, distance = 2 * reach;
     for (let i = first(lane, at + distance) - 1; i >= 0 && lane.start[i] >= at - lane.longest - distance; i--) {
@@ -216,38 +198,32 @@
     return best;
   }
   function select(box, show) {
-    selected = box;
-    tell(box);
-    if (box && show) {
-      const lane = device.lanes[box[0]], i = box[1], length = to - from;
-      if (lane.start[i] < from || lane.end[i] > to) look(lane.start[i] - length / 3, lane.start[i] + (2 * length) / 3);
-    }
+    selected = box; tell(box);
+    const start = box && device.lanes[box[0]].start[box[1]], length = to - from;
+    if (box && show && (start < from || device.lanes[box[0]].end[box[1]] > to)) look(start - length / 3, start + (2 * length) / 3);
     redraw();
   }
   function move(by) {
-    const [index, i] = selected || [0, first(device.lanes[0], from) - 1];
-    if (device.lanes[index].start.length) select([index, clamp(i + by, 0, device.lanes[index].start.length - 1)], true);
+    const [index, i] = selected || [0, first(device.lanes[0], from) - 1], boxes = device.lanes[index].start.length;
+    if (boxes) select([index, clamp(i + by, 0, boxes - 1)], true);
   }
   function lane(by) {
-    const [index, i] = selected || [0, 0], next = clamp(index + by, 0, device.lanes.length - 1);
+    const [index, i] = selected || [0, -1], next = clamp(index + by, 0, device.lanes.length - 1), boxes = device.lanes[next].start;
     const at = selected ? device.lanes[index].start[i] : from;
-    if (device.lanes[next].start.length) select([next, clamp(first(device.lanes[next], at), 0, device.lanes[next].start.length - 1)], true);
+    if (boxes.length) select([next, clamp(first(device.lanes[next], at), 0, boxes.length - 1)], true);
   }
   function enter() {
-    if (!selected) return;
-    const one = device.lanes[selected[0]], i = selected[1], room = Math.max(one.d[i], 1000);
-    look(one.start[i] - room, one.end[i] + room);
+    const [index, i] = selected || [0, 0], one = device.lanes[index], room = Math.max(one.d[i], 1000);
+    if (selected) look(one.start[i] - room, one.end[i] + room);
   }
 
   // A finding: its places are marked, the first one is looked at.
-  function show(element, scroll) {
+  function show(element) {
     const view = Number(element.dataset.view);
     if (view < 0 || !element.dataset.marks) return;
     if (devices[view] !== device) turn(view);
     marks = element.dataset.marks.split(",").map(Number); spread = Number(element.dataset.spread); place = 0;
-    byId("places").hidden = marks.length < 2;
-    goTo(0);
-    if (scroll) byId("timeline").scrollIntoView({ block: "start" });
+    byId("places").hidden = marks.length < 2; goTo(0);
   }
   function goTo(number) {
     place = (number + marks.length) % marks.length;
@@ -256,52 +232,51 @@
     readout.textContent = `Place ${place + 1} of ${marks.length}, at ${time(marks[place])}.`;
   }
   function turn(view) {
-    device = devices[view]; selected = hovered = null; marks = [];
+    device = devices[view]; selected = hovered = null; marks = []; byId("places").hidden = true;
     if (byId("device")) byId("device").value = view;
     whole();
   }
   for (const finding of all("details.finding")) {
-    finding.addEventListener("toggle", () => finding.open && show(finding, false));
-    const button = finding.querySelector(".show");
-    if (button) button.addEventListener("click", () => { show(finding, true); canvas.focus({ preventScroll: true }); });
+    let before = finding.open; // what stands open when the page opens moves nothing
+    finding.addEventListener("toggle", () => { if (finding.open && !before) show(finding); before = finding.open; });
   }
-  for (const button of all(".jump")) button.addEventListener("click", () => { show(button, true); canvas.focus({ preventScroll: true }); });
+  for (const button of all(".show, .jump")) button.addEventListener("click", () => {
+    show(button.closest("details.finding") || button);
+    byId("timeline").scrollIntoView();
+    canvas.focus({ preventScroll: true });
+  });
 
-  const actions = {
-    in: () => zoom(0.5), out: () => zoom(2), all: whole, left: () => pan(-0.25), right: () => pan(0.25),
-    previous: () => goTo(place - 1), next: () => goTo(place + 1),
-  };
+  const left = () => pan(-0.25), right = () => pan(0.25), closer = () => zoom(0.5), wider = () => zoom(2);
+  const actions = { in: closer, out: wider, all: whole, left, right, previous: () => goTo(place - 1), next: () => goTo(place + 1) };
   for (const button of all("[data-do]")) button.addEventListener("click", actions[button.dataset.do]);
   byId("critical").addEventListener("change", redraw);
   if (byId("device")) byId("device").addEventListener("change", (event) => turn(Number(event.target.value)));
   const keys = {
-    ArrowLeft: actions.left, ArrowRight: actions.right, "+": actions.in, "=": actions.in, "-": actions.out, 0: whole, Home: whole,
-    ArrowUp: () => lane(-1), ArrowDown: () => lane(1), n: () => move(1), p: () => move(-1), Enter: enter, Escape: () => { marks = []; select(null); },
+    ArrowLeft: left, ArrowRight: right, "+": closer, "=": closer, "-": wider, 0: whole, Home: whole, Enter: enter,
+    ArrowUp: () => lane(-1), ArrowDown: () => lane(1), n: () => move(1), p: () => move(-1), Escape: () => { marks = []; select(null); },
   };
   canvas.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
-    event.preventDefault();
-    keys[event.key]();
+    if (!event.ctrlKey && !event.metaKey && !event.altKey && keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
   canvas.addEventListener("wheel", (event) => {
     if (document.activeElement !== canvas && !event.ctrlKey) return; // a page that scrolls goes on scrolling
     event.preventDefault();
-    const across = event.shiftKey ? event.deltaY || event.deltaX : event.deltaX;
-    if (Math.abs(across) > Math.abs(event.deltaY) || event.shiftKey) pan(across / width);
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) pan((event.deltaX || event.deltaY) / width);
     else zoom(Math.exp(clamp(event.deltaY, -200, 200) / 250), instant(event.clientX - canvas.getBoundingClientRect().left));
   }, { passive: false });
   const fingers = new Map();
   let moved = 0;
-  canvas.addEventListener("pointerdown", (event) => { fingers.set(event.pointerId, event.clientX); moved = 0; canvas.setPointerCapture(event.pointerId); });
+  canvas.addEventListener("pointerdown", (event) => {
+    fingers.set(event.pointerId, event.clientX); moved = 0; canvas.setPointerCapture(event.pointerId);
+  });
   canvas.addEventListener("pointermove", (event) => {
     if (!fingers.has(event.pointerId)) {
-      const box = hit(event);
-      if (!selected && String(box) !== String(hovered)) { hovered = box; if (box) tell(box); }
+      const box = selected ? null : hit(event);
+      if (box && String(box) !== String(hovered)) tell((hovered = box));
       return;
     }
     const before = [...fingers.values()], left = canvas.getBoundingClientRect().left;
-    fingers.set(event.pointerId, event.clientX);
-    const now = [...fingers.values()];
+    const now = [...fingers.set(event.pointerId, event.clientX).values()];
     moved += Math.abs(now[0] - before[0]) + (now.length > 1 ? 9 : 0);
     if (now.length > 1) zoom(clamp(Math.abs(before[0] - before[1]) / Math.max(Math.abs(now[0] - now[1]), 8), 0.5, 2), instant((now[0] + now[1]) / 2 - left));
     else if (moved > 3) pan((before[0] - now[0]) / (width - gutter));
@@ -311,15 +286,14 @@
     fingers.delete(event.pointerId);
   });
   canvas.addEventListener("dblclick", (event) => zoom(0.4, instant(event.clientX - canvas.getBoundingClientRect().left)));
-  if (byId("overview")) byId("overview").addEventListener("click", (event) => {
+  byId("overview").addEventListener("click", (event) => {
     if (device !== devices[0]) turn(0);
     const box = event.currentTarget.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * device.wall;
-    const length = Math.min(to - from, device.wall / 8);
-    look(at - length / 2, at + length / 2);
+    const half = Math.min(to - from, device.wall / 8) / 2;
+    look(at - half, at + half);
   });
   addEventListener("resize", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readInk);
   addEventListener("beforeprint", () => { readInk(); draw(); });
-  readInk();
-  whole();
+  readInk(); whole();
 })();
