@@ -49,14 +49,17 @@ NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all k
 DEFAULT = Request()
 
 
-def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = ()) -> Advice:
-    """The Advice for these recordings. `errors` are what went wrong before, kept beside the findings.
+def advise_traces(
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None
+) -> Advice:
+    """The Advice for these recordings. `errors` are what went wrong before, kept beside the findings; `run` is what is
+    known of all ranks where these are but some of them.
 
     Raises:
         NothingToAnalyse: nothing in them for what was asked.
         BadUsage: the request cannot be met.
     """
-    return examine(traces, request, errors)[0]
+    return examine(traces, request, errors, run)[0]
 
 
 def examine(
@@ -96,7 +99,7 @@ def examine(
     window = devices[0].window if devices else (request.window or "all")
     merged = tuple(merge_notes(notes))
     advice = Advice(
-        traces=tuple(_info(trace) for trace in chosen),
+        traces=tuple(trace_info(trace) for trace in chosen),
         window=window,
         devices=tuple(devices),
         host=host,
@@ -112,6 +115,36 @@ def examine(
         ranks=run,
     )
     return advice, looked_at
+
+
+def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | None, errors: Sequence[str]) -> Advice:
+    """The advices of single recordings as one, with what comes of looking at all their ranks together.
+
+    Raises:
+        NothingToAnalyse: there are none.
+    """
+    if not advices:
+        raise NothingToAnalyse("no recording could be looked at")
+    devices = tuple(device for advice in advices for device in advice.devices)
+    host = None if devices else advices[0].host
+    notes = [note for advice in advices for note in advice.health if advice.ranks is None or note not in advice.ranks.notes]
+    merged = tuple(merge_notes([*notes, *(run.notes if run else ())]))
+    first = next((advice for advice in advices if advice.devices), advices[0])
+    return replace(
+        first,
+        traces=tuple(infos),
+        devices=devices,
+        host=host,
+        memory=tuple(use for advice in advices for use in advice.memory),
+        verdict=verdict(devices, host, merged),
+        health=merged,
+        what_if=tuple(what for advice in advices for what in advice.what_if),
+        findings=tuple(finding for advice in advices for finding in advice.findings),
+        joint=tuple(joint for advice in advices for joint in advice.joint),
+        skipped=tuple(skipped for advice in advices for skipped in advice.skipped),
+        errors=(*errors, *dict.fromkeys(error for advice in advices for error in advice.errors)),
+        ranks=run,
+    )
 
 
 def _run_of(looked_at: Sequence[Study], request: Request) -> Run | None:
@@ -179,7 +212,8 @@ def merge_notes(notes: Sequence[Note]) -> list[Note]:
     return list(merged.values())
 
 
-def _info(trace: Trace) -> TraceInfo:
+def trace_info(trace: Trace) -> TraceInfo:
+    """What is said of a recording itself."""
     operations = trace.operations
     return TraceInfo(
         trace.name, trace.format, trace.rank, len(operations), int((trace.kind[operations] == Kind.KERNEL).sum()),

@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from analyzer.advice import Advice
-from analyzer.analysis import examine
 from analyzer.engine import find_rules, named_rule
 from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
-from analyzer.ingest import find_traces, read
 from analyzer.progress import Progress
 from analyzer.rule import PHASES
+from analyzer.spread import Looked, look_at
 from analyzer.study import Request, Study, read_size
-from analyzer.trace import Trace
 
 if TYPE_CHECKING:
     from analyzer.gating import Outcome
 
+INTERRUPTED = 130  # what a shell makes of Ctrl-C
 DESCRIPTION = """\
 Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
 one cause, and the parts add up to the wall time exactly."""
@@ -43,7 +42,9 @@ class OneLineParser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """All options of `advise`."""
     p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
-    p.add_argument("traces", nargs="*", metavar="TRACE", help="a recording, or a folder with the ranks of one run")
+    p.add_argument(
+        "traces", nargs="*", metavar="TRACE", help="a recording, or a folder, pattern or URL with the ranks of one run"
+    )
     p.add_argument(
         "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
         help="what is written (default: text); github: annotations, with --against or --budget",
@@ -81,6 +82,8 @@ def parser() -> argparse.ArgumentParser:
         "--against", metavar="BEFORE", type=Path, action="append", default=[],
         help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
     )  # fmt: skip
+    p.add_argument("--jobs", metavar="N", type=process_count, help="processes that read recordings (default: one a core)")
+    p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--version", action="version", version=f"advise {version()}")
     return p
@@ -100,6 +103,13 @@ def count(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def process_count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
+    return int(text)
 
 
 def version() -> str:
@@ -123,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         print("advise: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def run(options: argparse.Namespace) -> int:
@@ -137,9 +147,7 @@ def run(options: argparse.Namespace) -> int:
     if options.against or options.budget or options.format == "github":
         return run_gates(options, request)
     with Progress(sys.stderr) as progress:
-        traces, errors = read_all([Path(p) for p in options.traces], progress)
-        progress("analysing", None)
-        advice, studies = examine(traces, request, errors)
+        advice, studies, interrupted = looked_at(options, request, progress)
         if options.html:
             write(options.html, in_format("html", advice, studies))
         drawn = in_format(options.format, advice, studies) if options.format in WITH_STUDIES else ""
@@ -164,6 +172,9 @@ def run(options: argparse.Namespace) -> int:
             output = to_json(advice, ascii_only=True)
         sys.stdout.write(output)
         sys.stdout.flush()
+    if interrupted:
+        print("advise: interrupted; what was not read is named among the caveats", file=sys.stderr)
+        return INTERRUPTED
     return 0
 
 
@@ -245,11 +256,11 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     color, columns = options.output is None and wants_color(sys.stdout), width()
     plain, parts, outcome = {}, [], Outcome()
     with Progress(sys.stderr) as progress:
-        traces, errors = read_all([Path(p) for p in options.traces], progress)
-        progress("analysing", None)
         advice, studies = None, list[Study]()
         try:
-            advice, studies = examine(traces, request, errors)
+            advice, studies, _ = looked_at(options, request, progress)
+        except UnreadableTrace:
+            raise
         except AdviseError as error:
             outcome = nothing_after(error, options.against)
         else:
@@ -284,24 +295,12 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     return outcome.exit_code
 
 
-def read_all(paths: Sequence[Path], progress: Progress) -> tuple[list[Trace], list[str]]:
-    """All traces that can be read. One that cannot is an error beside the others; alone it is the end.
-
-    Raises:
-        UnreadableTrace: none can be read.
-    """
-    files = [file for path in paths for file in find_traces(path)]
-    traces, errors = [], []
-    for file in files:
-        try:
-            traces.append(read(file, progress))
-        except UnreadableTrace as error:
-            if len(files) == 1:
-                raise
-            errors.append(str(error))
-    if not traces:
-        raise UnreadableTrace(f"none of the {len(files)} files can be read; the first: {errors[0]}")
-    return traces, errors
+def looked_at(options: argparse.Namespace, request: Request, progress: Progress) -> Looked:
+    """All recordings, read and analysed as the options ask."""
+    drawn = bool(options.html) or options.format in WITH_STUDIES
+    return look_at(
+        options.traces, request, jobs=options.jobs, scheduler=options.scheduler, drawn=drawn, tell=progress
+    )  # fmt: skip
 
 
 def to_json(advice: Advice, *, ascii_only: bool = False) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from analyzer.errors import UnreadableTrace
 from analyzer.trace import Trace
@@ -52,7 +52,7 @@ def find_traces(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = sorted((p for p in path.iterdir() if p.is_file() and p.name.endswith(TRACE_NAMES)), key=_natural)
+    found = sorted((p for p in path.iterdir() if p.is_file() and p.name.endswith(TRACE_NAMES)), key=natural)
     if found:
         return found
     if any(p.suffix == ".parquet" for p in path.iterdir()):
@@ -62,7 +62,8 @@ def find_traces(path: Path) -> list[Path]:
     )
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def natural(path: PurePath) -> list[tuple[int, str]]:
+    """Sorts names with their numbers as numbers."""
     import re
 
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]

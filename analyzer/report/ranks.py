@@ -35,11 +35,13 @@ def ranks(page: Page, run: Run, *, listed: bool) -> None:
         _table(page, run)
     for line in lines(run):
         page.prose(line, "    ", first="  ")
+    error = f", to {duration(run.offset_error_ns)}" if run.offset_error_ns else ""
+    page.prose(f"Their times are aligned {ALIGNED[run.aligned]}{error}.", "  ", "dim")
 
 
 def _scope(run: Run) -> str:
     count = f"{len(run.rows)} of {run.world}" if run.world and run.world != len(run.rows) else f"{len(run.rows)}"
-    return f"{count}; {run.matched:,} collectives matched, clocks aligned {ALIGNED[run.aligned]}"
+    return f"{count}; {run.matched:,} collectives matched"
 
 
 def _table(page: Page, run: Run) -> None:
@@ -77,8 +79,8 @@ def lines(run: Run) -> Iterator[str]:
     if run.pipeline is not None:
         p = run.pipeline
         yield (
-            f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {p.bubble:.0%} of the time for each "
-            f"other; (p − 1) / (m + p − 1) is {p.expected:.0%}."
+            f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {p.bubble:.0%} of the time for "
+            f"each other; (p − 1) / (m + p − 1) is {p.expected:.0%}."
         )
     if run.step_range_ns is not None:
         low, high = run.step_range_ns

@@ -1,0 +1,411 @@
+"""Many recordings: each is read where a worker is, reduced to a summary, and the summaries are merged as a tree.
+
+Workers are this process, other processes of this machine, or those of a Dask cluster; the map and the reduction are the
+same. What a worker returns of a rank is bounded, so memory does not grow with the size of the recordings, and hardly with
+their number. A recording that cannot be read, a worker that dies and an interruption cost what they had, not the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+from analyzer.advice import Advice, TraceInfo
+from analyzer.analysis import advise_traces, combined, examine, trace_info
+from analyzer.digest import MOST, budget, summarise
+from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
+from analyzer.ingest import read
+from analyzer.places import bytes_of, find_places, local, name_of, shown
+from analyzer.ranks import find_run, number
+from analyzer.run import RankSummary, Run
+from analyzer.study import Request, Study, studies
+from analyzer.trace import Trace
+
+Tell = Callable[[str, float | None], None]
+
+DETAILED = 16  # recordings up to which every one is shown in full
+CHOSEN = 4  # of more than that only so many: who is late, who is slow, and a usual one
+SMALL_BYTES = 64 << 20  # of all recordings together, unpacked: starting processes takes longer than reading them
+PACKED = 12  # a compressed trace is about so many times smaller
+FAN_IN = 16
+ATTEMPTS = 3  # a recording whose worker dies is tried so many times
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is known of some recordings."""
+
+    infos: tuple[TraceInfo, ...] = ()
+    summaries: tuple[RankSummary, ...] = ()
+    advices: tuple[Advice, ...] = ()
+    places: tuple[str, ...] = ()
+    """Where each summary comes from."""
+    errors: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    """Why recordings hold nothing for what was asked."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker does with a recording."""
+
+    request: Request
+    most: int = MOST
+    """Collectives to keep."""
+    summary: bool = True
+    detail: bool = False
+    """The whole advice too."""
+    run: Run | None = field(default=None, repr=False)
+    """What is known of all ranks."""
+
+
+def look(place: str, job: Job) -> Part:
+    """One recording; what is wrong with it is part of the result."""
+    try:
+        with local(place) as path:
+            trace = read(path)
+            summaries: tuple[RankSummary, ...] = ()
+            if job.summary:
+                found, _ = studies(trace, job.request)
+                summaries = tuple(summarise(study, job.most) for study in found)
+            advices: tuple[Advice, ...] = ()
+            if job.detail:
+                advices = (advise_traces([trace], job.request, run=job.run),)
+            return Part((trace_info(trace),), summaries, advices, (place,) * len(summaries))
+    except NothingToAnalyse as error:
+        return Part(empty=(str(error),))
+    except AdviseError as error:
+        return Part(errors=(_clean(str(error), place),))
+    except MemoryError:
+        return Part(errors=(f"{shown(place)}: not enough memory to read it",))
+
+
+def _clean(message: str, place: str) -> str:
+    """A message about a copy names the place instead."""
+    head, colon, tail = message.partition(": ")
+    return f"{shown(place)}: {tail}" if colon and head.endswith(name_of(place)) else message
+
+
+def merge(parts: Sequence[Part]) -> Part:
+    """Several parts as one."""
+    columns = ("infos", "summaries", "advices", "places", "errors", "empty")
+    return Part(*(tuple(item for part in parts for item in getattr(part, name)) for name in columns))
+
+
+class Looked(NamedTuple):
+    """What was found in all recordings."""
+
+    advice: Advice
+    studies: list[Study]
+    """Of the advice's devices, where they were asked for."""
+    interrupted: bool
+    """What is missing for it stands in the advice's errors."""
+
+
+def look_at(
+    given: Sequence[str], request: Request, *, jobs: int | None = None, scheduler: str | None = None, drawn: bool = False,
+    tell: Tell | None = None,
+) -> Looked:  # fmt: skip
+    """The Advice for all recordings that the arguments stand for; with the studies when they are to be `drawn`.
+
+    One that cannot be read is an error beside the others; alone it is the end.
+
+    Raises:
+        UnreadableTrace: none can be read.
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    tell = tell or (lambda what, share: None)
+    places = [place for one in given for place in find_places(one)]
+    alone = jobs in (None, 1) and small(places)
+    if scheduler is None and (alone or (drawn and len(places) <= DETAILED)):
+        traces, errors, interrupted = read_all(places, tell)
+        tell("analysing", None)
+        return Looked(*examine(traces, request, errors), interrupted)
+    places = list(dict.fromkeys(places))
+    advice, chosen, interrupted = advise_places(places, request, jobs=jobs, scheduler=scheduler, tell=tell)
+    if not drawn or interrupted:
+        return Looked(advice, [], interrupted)
+    traces, errors, interrupted = read_all(chosen, tell)
+    shown_ones, studies_ = examine(traces, request, errors, advice.ranks)
+    return Looked(combined(advice.traces, [shown_ones], advice.ranks, advice.errors), studies_, interrupted)
+
+
+def read_all(places: Sequence[str], tell: Tell) -> tuple[list[Trace], list[str], bool]:
+    """All recordings that can be read, what is wrong with the others, and whether it was interrupted.
+
+    Raises:
+        UnreadableTrace: none can be read.
+    """
+    traces: list[Trace] = []
+    errors: list[str] = []
+    seen: set[str] = set()
+    try:
+        for place in places:
+            try:
+                with local(place) as path:
+                    traces.append(read(path, tell))
+            except UnreadableTrace as error:
+                message = _clean(str(error), place)
+                if len(places) == 1:
+                    raise UnreadableTrace(message) from None
+                errors.append(message)
+            seen.add(place)
+    except KeyboardInterrupt:
+        if not traces:
+            raise
+        return traces, [*errors, _missing(places, seen)], True
+    if not traces:
+        raise UnreadableTrace(f"none of the {len(places)} files can be read; the first: {errors[0]}")
+    return traces, errors, False
+
+
+def advise_places(
+    places: Sequence[str],
+    request: Request,
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    tell: Tell | None = None,
+) -> tuple[Advice, list[str], bool]:
+    """The Advice for these recordings, those that it shows in full, and whether it was interrupted.
+
+    Raises:
+        UnreadableTrace: none can be read.
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    tell = tell or (lambda what, share: None)
+    detail = len(places) <= DETAILED
+    job = Job(request, budget(len(places)), detail=detail)
+    workers = _workers(places, jobs, scheduler)
+    part, interrupted = spread(places, job, workers, scheduler, tell)
+    if not part.infos:
+        _nothing(part, places, interrupted)
+    summaries = _in_order(part, places)
+    run = find_run(summaries) if request.rank is None else None
+    tell("comparing ranks", None)
+    advices = list(part.advices)
+    chosen = list(places)
+    if not detail:
+        chosen = _choose(run, part)
+        more, stopped = ([], True) if interrupted else _detailed(chosen, request, run, workers, scheduler, tell)
+        advices, interrupted = more, interrupted or stopped
+    errors = [*part.errors, *part.empty]
+    return combined(_sorted_infos(part, places), advices, run, errors), chosen, interrupted
+
+
+def _detailed(
+    chosen: Sequence[str], request: Request, run: Run | None, workers: int, scheduler: str | None, tell: Tell
+) -> tuple[list[Advice], bool]:
+    job = Job(request, summary=False, detail=True, run=run)
+    part, interrupted = spread(chosen, job, min(workers, len(chosen)), scheduler, tell)
+    return list(part.advices), interrupted
+
+
+def _in_order(part: Part, places: Sequence[str]) -> list[RankSummary]:
+    """The summaries in the order in which the recordings were given, whoever was done first."""
+    order = {place: i for i, place in enumerate(places)}
+    pairs = sorted(zip(part.places, range(len(part.places)), strict=True), key=lambda pair: (order[pair[0]], pair[1]))
+    return [part.summaries[i] for _, i in pairs]
+
+
+def _sorted_infos(part: Part, places: Sequence[str]) -> list[TraceInfo]:
+    order = {name_of(place): i for i, place in reversed(list(enumerate(places)))}
+    return sorted(part.infos, key=lambda info: order.get(info.name, len(order)))
+
+
+def _choose(run: Run | None, part: Part) -> list[str]:
+    """The recordings that are shown in full."""
+    if run is None:
+        return list(dict.fromkeys(part.places))[:CHOSEN]
+    rows = run.rows
+    late = [rank for straggler in run.stragglers[:2] for rank in straggler.ranks[:1]]
+    slow = max(rows, key=lambda row: row.wall_ns).rank
+    usual = sorted(rows, key=lambda row: row.late_ns)[len(rows) // 2].rank
+    numbered = number(part.summaries)
+    place = {id(summary): where for summary, where in zip(part.summaries, part.places, strict=True)}
+    of_rank = {rank: place[id(s)] for rank, s in zip(numbered.ranks, numbered.summaries, strict=True)}
+    return list(dict.fromkeys(of_rank[rank] for rank in (*late, slow, usual)))[:CHOSEN]
+
+
+def _nothing(part: Part, places: Sequence[str], interrupted: bool) -> None:
+    if interrupted:
+        raise KeyboardInterrupt
+    if part.errors:
+        raise UnreadableTrace(
+            part.errors[0]
+            if len(places) == 1
+            else f"none of the {len(places)} files can be read; the first: {part.errors[0]}"
+        )
+    raise NothingToAnalyse(part.empty[0] if part.empty else "no recording given")
+
+
+def small(places: Sequence[str]) -> bool:
+    """Few and small enough that this process alone is done first."""
+    if len(places) > DETAILED:
+        return False
+    total = 0
+    for place in places:
+        size = bytes_of(place)
+        if size is None:
+            return True  # it has to be fetched anyway
+        total += size * (PACKED if place.endswith(".gz") else 1)
+    return total <= SMALL_BYTES
+
+
+def _workers(places: Sequence[str], jobs: int | None, scheduler: str | None) -> int:
+    """Processes to use; 1 is this one."""
+    if scheduler is not None:
+        return 1
+    if jobs is None:
+        jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if any(place.startswith("memory://") for place in places):
+        return 1  # lies in this process
+    return max(min(jobs, len(places)), 1)
+
+
+def spread(places: Sequence[str], job: Job, workers: int, scheduler: str | None, tell: Tell) -> tuple[Part, bool]:
+    """All recordings, and whether it was interrupted."""
+    if scheduler is not None:
+        return _on_cluster(places, job, scheduler, tell)
+    results = _here(places, job) if workers == 1 else _in_processes(places, job, workers)
+    return _gather(results, places, tell)
+
+
+class _Tree:
+    """Merges parts as they come, so that never more than a few of each size are held apart."""
+
+    def __init__(self) -> None:
+        self.levels: list[list[Part]] = []
+
+    def add(self, part: Part) -> None:
+        level = 0
+        while True:
+            if level == len(self.levels):
+                self.levels.append([])
+            self.levels[level].append(part)
+            if len(self.levels[level]) < FAN_IN:
+                return
+            part, self.levels[level] = merge(self.levels[level]), []
+            level += 1
+
+    def whole(self) -> Part:
+        return merge([part for level in reversed(self.levels) for part in level])
+
+
+def _gather(results: Iterator[tuple[str, Part]], places: Sequence[str], tell: Tell) -> tuple[Part, bool]:
+    tree, seen = _Tree(), set[str]()
+    interrupted = False
+    try:
+        for place, part in results:
+            tree.add(part)
+            seen.add(place)
+            tell(f"{len(seen):,} of {len(places):,} recordings", len(seen) / len(places))
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        close = getattr(results, "close", None)
+        if close is not None:
+            close()
+    if interrupted:
+        tree.add(Part(errors=(_missing(places, seen),)))
+    return tree.whole(), interrupted
+
+
+def _missing(places: Sequence[str], seen: set[str]) -> str:
+    left = [shown(place) for place in places if place not in seen]
+    told = ", ".join(left[:8]) + (" …" if len(left) > 8 else "")
+    return f"interrupted: {len(left)} of {len(places)} recordings are missing: {told}"
+
+
+def _here(places: Sequence[str], job: Job) -> Iterator[tuple[str, Part]]:
+    for place in places:
+        yield place, look(place, job)
+
+
+def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tuple[str, Part]]:
+    """The largest first; when a worker dies, what it and its pool had not finished is tried again."""
+    left = sorted(places, key=lambda place: -(bytes_of(place) or 0))
+    tried = dict.fromkeys(left, 0)
+    while left:
+        # After a death one at a time, so that only the recording that kills its worker is given up.
+        alone = any(tried.values())
+        pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"))
+        futures: dict[Future[Part], str] = {
+            pool.submit(look, place, job): place for place in (left[:1] if alone else left)
+        }
+        done: set[str] = set()
+        try:
+            pending = set(futures)
+            while pending:
+                ready, pending = wait(pending, return_when=FIRST_COMPLETED)
+                for future in ready:
+                    place = futures[future]
+                    try:
+                        part = future.result()
+                    except BrokenProcessPool:
+                        tried[place] += 1
+                        if tried[place] < ATTEMPTS:
+                            continue
+                        part = Part(errors=(f"{shown(place)}: its worker died {ATTEMPTS} times; out of memory?",))
+                    done.add(place)
+                    yield place, part
+        finally:
+            running = list((getattr(pool, "_processes", None) or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            if len(done) < len(futures):
+                for process in running:
+                    process.terminate()
+        left = [place for place in left if place not in done]
+
+
+def _on_cluster(places: Sequence[str], job: Job, scheduler: str, tell: Tell) -> tuple[Part, bool]:
+    """The same on the workers of a Dask cluster: what is read there is merged there."""
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise BadUsage("--scheduler needs Dask: pip install 'gpu-trace-advisor[cluster]'") from None
+    try:
+        client: Any = Client(scheduler, timeout=TIMEOUT, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TimeoutError) as error:
+        raise BadUsage(f"--scheduler {shown(scheduler)}: cannot be reached ({type(error).__name__})") from None
+    errors: list[str] = []
+    interrupted = False
+    with client:
+        futures = client.map(look, list(places), [job] * len(places), pure=False, retries=ATTEMPTS - 1)
+        where = dict(zip((future.key for future in futures), places, strict=True))
+        finished: dict[str, Any] = {}
+        try:
+            for future in as_completed(futures):  # type: ignore[no-untyped-call]
+                place = where[future.key]
+                if future.status == "finished":
+                    finished[place] = future
+                else:
+                    errors.append(f"{shown(place)}: its worker was lost or failed ({_why(future)})")
+                tell(f"{len(finished):,} of {len(places):,} recordings", len(finished) / len(places))
+        except KeyboardInterrupt:
+            interrupted = True
+            errors.append(_missing(places, set(finished)))
+        level = [finished[place] for place in places if place in finished]
+        futures = []
+        while len(level) > 1:
+            level = [client.submit(merge, level[i : i + FAN_IN], pure=False) for i in range(0, len(level), FAN_IN)]
+        part = level[0].result() if level else Part()
+    return merge([part, Part(errors=tuple(errors))]), interrupted
+
+
+TIMEOUT = 30  # seconds to reach a scheduler
+
+
+def _why(future: Any) -> str:
+    """What went wrong on a worker: the kind of it only, since its words may hold anything."""
+    try:
+        return type(future.exception()).__name__
+    except Exception as error:  # cancelled, or the cluster is gone
+        return type(error).__name__
