@@ -1,0 +1,179 @@
+"""The replay: what holds of every program, and how a window and its trust follow from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analyzer import compiled
+from analyzer.attribution import IDLE
+from analyzer.changes import Change, scaled, together, without_host, without_waits
+from analyzer.graph import Edge, Graph, Point
+from analyzer.replay import TRUSTED, Trust, replay, step_ns, trust, wall_ns
+from analyzer.study import Study
+from analyzer.window import Window
+from tests.build import call, kernel, op, step, trace
+from tests.programs import program, random_study, span_ns
+
+SEEDS = range(80)
+GENERIC = ("framework", "python", "launch-call", "host-unknown")
+DEVICE = ("launch-latency", "queued-gap", "dependency-wait", "device-unknown", "profiler")
+
+
+def studies_of(*windows: str) -> list[Study]:
+    return [random_study(seed, window) for seed in SEEDS for window in windows]
+
+
+def saved(study: Study, change: Change) -> int:
+    before = wall_ns(study.program.unchanged, study.window, study.index)
+    return before - wall_ns(replay(change(study.graph)), study.window, study.index)
+
+
+def blocking_calls_of(graph: Graph) -> list[int]:
+    return np.unique(graph.ref[graph.point == Point.RETURN]).tolist()
+
+
+def removals(graph: Graph) -> dict[str, tuple[tuple[str, ...], Change]]:
+    """For each cause of idle time that the host could do without: causes and change. Host work of all kinds at once:
+    which of them a hole between records is cannot be told in the same way on two threads."""
+    found: dict[str, tuple[tuple[str, ...], Change]] = {"host work": (GENERIC, without_host(GENERIC))}
+    for cause in IDLE:
+        if cause not in (*GENERIC, *DEVICE, "host-sync"):
+            found[cause] = ((cause,), without_host([cause]))
+    found["host-sync"] = (("host-sync",), without_waits(blocking_calls_of(graph)))
+    return found
+
+
+def test_unchanged_it_is_what_was_measured() -> None:
+    for seed in SEEDS:
+        study = random_study(seed)
+        assert abs(study.trust.error) < 0.005, seed
+        assert study.window.wall_ns == span_ns(program(seed))
+
+
+def test_without_a_cause_it_saves_at_least_the_causes_share() -> None:
+    wrong = []
+    for study in studies_of("gpu", "all"):
+        for name, (causes, change) in removals(study.graph).items():
+            share = sum(study.causes.get(cause, 0) for cause in causes)
+            less = saved(study, change)
+            # Half a point; 10 µs where a program is so short that one launch is more than that.
+            if less < share - 0.005 * study.window.wall_ns - 10_000:
+                wrong.append((study.trace.name, study.window.kind, name, share, less))
+    assert not wrong
+
+
+def test_it_is_never_faster_than_the_busiest_stream() -> None:
+    for study in studies_of("gpu"):
+        graph = study.graph
+        busiest = max(int(graph.duration_ns[graph.stream == stream].sum()) for stream in np.unique(graph.stream))
+        everything = together(without_host(IDLE), without_waits(blocking_calls_of(graph)))
+        assert wall_ns(replay(everything(graph)), study.window, 0) >= busiest
+
+
+def test_taking_time_away_makes_nothing_later() -> None:
+    for study in studies_of("gpu"):
+        before = study.program.unchanged.time_ns
+        for _, change in removals(study.graph).values():
+            assert (replay(change(study.graph)).time_ns <= before).all()
+
+
+def test_the_order_of_changes_does_not_matter() -> None:
+    for study in studies_of("gpu"):
+        graph = study.graph
+        one, other = without_host(["framework"], 0.5), without_host(["python", "dataloader"])
+        third, fourth = without_waits(), scaled(np.arange(len(graph.row)), 0.5)
+        forth = replay(together(one, other, third, fourth)(graph)).time_ns
+        back = replay(together(fourth, third, other, one)(graph)).time_ns
+        assert (forth == back).all()
+
+
+def test_two_changes_save_no_more_than_the_wall_and_no_less_than_one() -> None:
+    for study in studies_of("all"):
+        one, other = without_host(GENERIC), without_waits(blocking_calls_of(study.graph))
+        both = saved(study, together(one, other))
+        # The window may begin with work that one of them takes away: then it is in the other's saving too.
+        assert max(saved(study, one), saved(study, other)) <= both <= study.window.wall_ns
+
+
+def test_the_compiled_sweep_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    for seed in range(10):
+        graph = random_study(seed).graph
+        monkeypatch.setattr(compiled, "LARGE", 0)
+        fast = replay(graph)
+        monkeypatch.setattr(compiled, "LARGE", 10**12)
+        monkeypatch.setattr(compiled, "WORTH_COMPILED", 10**12)
+        plain = replay(graph)
+        assert (fast.time_ns == plain.time_ns).all()
+        assert (fast.by == plain.by).all()
+
+
+def test_each_point_is_as_early_as_its_edges_allow() -> None:
+    for seed in range(10):
+        graph = random_study(seed).graph
+        done = replay(graph)
+        latest = np.full(len(graph.point), graph.trace.origin_ns)
+        arrives = done.time_ns[graph.source] + graph.total_ns
+        for target, time in zip(graph.target.tolist(), arrives.tolist(), strict=True):
+            latest[target] = time if done.by[target] < 0 else max(latest[target], time)
+        bound = done.by >= 0
+        assert (done.time_ns[bound] == arrives[done.by[bound]]).all()
+        assert (done.time_ns[bound] >= latest[bound]).all()
+        assert (graph.target[done.by[bound]] == np.flatnonzero(bound)).all()
+
+
+def one_launch_a_step(count: int = 4, *late: int) -> Study:
+    """Steps of 1 ms with a kernel each; the kernels of `late` ones start 400 µs later than anything explains."""
+    from analyzer.study import Request, studies
+
+    events = [op("aten::start", 0, 2)]
+    for i in range(count):
+        t = 10 + 1000 * i
+        wait = 400 if i in late else 0
+        events += [
+            step(i, t, t + 1000), op("aten::mm", t + 10, t + 30), call(t + 20, t + 25, i + 1),
+            kernel(t + 26 + wait, t + 76 + wait, i + 1),
+        ]  # fmt: skip
+    return studies(trace(*events), Request())[0][0]
+
+
+def test_the_period_of_steps_in_a_replay() -> None:
+    study = one_launch_a_step()
+    starts = [one.start_ns for one in study.kept_steps]
+    assert step_ns(study.program.unchanged, starts) == study.step_ns == 1_000_000
+    without = replay(without_host(["framework"])(study.graph))
+    assert step_ns(without, starts) == 985_000
+    assert step_ns(without, starts[:1]) is None
+
+
+def test_windows_of_a_replay() -> None:
+    study = one_launch_a_step()
+    graph, without = study.graph, replay(without_host(["framework"])(study.graph))
+    origin = study.trace.origin_ns
+    assert wall_ns(without, study.window, 0) == 4 * 985_000
+    gpu = Window("gpu", *study.timeline.span_ns, "")
+    assert wall_ns(without, gpu, 0) == gpu.wall_ns - 3 * 15_000
+    cut = Window("0.5:2.5", origin + 500_000, origin + 2_500_000, "")
+    assert wall_ns(study.program.unchanged, cut, 0) == cut.wall_ns
+    assert wall_ns(without, cut, 0) == cut.wall_ns - 2 * 15_000
+    assert (graph.kind != Edge.HANDOVER).all()
+
+
+def test_trust_counts_what_no_edge_explains() -> None:
+    assert one_launch_a_step().trust == Trust(0.0, 0.0)
+    study = one_launch_a_step(4, 2)
+    assert study.trust.error == 0
+    assert study.trust.unexplained == pytest.approx(400 / 4000)
+    assert not study.trust.enough
+    assert trust(
+        study.program.unchanged, Window("first", study.window.start_ns, study.window.start_ns + 10**6, ""), 0
+    ).enough
+
+
+@pytest.mark.parametrize(
+    ("error", "unexplained", "enough"), [(0.04, 0.0, True), (-0.03, 0.03, False), (0, 0.06, False)]
+)
+def test_error_and_unexplained_share_together_decide(error: float, unexplained: float, enough: bool) -> None:
+    assert TRUSTED == 0.05
+    assert Trust(error, unexplained).enough is enough
