@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, example, given, settings
@@ -290,3 +291,122 @@ def test_level_by_level(events: list[Event]) -> None:
         assert [d.device for d in found] == list(expected), kind
         for one in found:
             compare(one, *expected[one.device])
+
+
+# Causes of the host's side
+
+
+Maker = Callable[[int, int, int], Event]
+RECORDS: dict[str, Maker] = {
+    "framework": lambda a, b, tid: op("aten::mm", a, b, tid=tid),
+    "dataloader": lambda a, b, tid: annotation("enumerate(DataLoader)#x", a, b, tid=tid),
+    "garbage-collection": lambda a, b, tid: annotation("gc.collect", a, b, tid=tid),
+    "compile": lambda a, b, tid: annotation("compile_fx_inner", a, b, tid=tid),
+    "allocator": lambda a, b, tid: call(a, b, 0, "cudaMalloc", tid=tid),
+    "launch-call": lambda a, b, tid: call(a, b, 0, "cudaEventRecord", tid=tid),
+    "module-load": lambda a, b, tid: call(a, b, 0, "cudaStreamCreate", tid=tid),
+    "range": lambda a, b, tid: annotation("forward", a, b, tid=tid),
+}
+FRAMES: dict[str, Maker] = {
+    "python": lambda a, b, tid: frame("train.py(3): main", a, b, tid=tid),
+    "waiting": lambda a, b, tid: frame("threading.py(300): wait", a, b, tid=tid),
+}
+ENCLOSING = ("garbage-collection", "dataloader", "compile")
+HOLE = 1_000
+
+
+@dataclasses.dataclass
+class Record:
+    """A host record in µs: what its thread does."""
+
+    what: str
+    start: int
+    end: int
+    tid: int
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[Event], list[Record], list[tuple[int, int, Record]]]:
+    """Events; the host records among them; (start, end, launch) of the device's operations in order."""
+    with_frames = draw(st.booleans())
+    makers = {**RECORDS, **FRAMES} if with_frames else RECORDS
+    events, records, operations = [], [], []
+    at = 1
+    for i in range(draw(st.integers(1, 4))):
+        at += draw(st.sampled_from([0, 3, 9, 30, 1_200]))
+        begun = max(1, at - draw(st.integers(1, 8)))
+        launch = Record("launch-call", begun, begun + draw(st.integers(0, 3)), draw(st.integers(1, 3)))
+        events.append(call(launch.start, launch.end, 100 + i, tid=launch.tid))
+        records.append(launch)
+        end = at + draw(st.integers(1, 9))
+        events.append(kernel(at, end, 100 + i))
+        operations.append((at, end, launch))
+        at = end
+    for _ in range(draw(st.integers(0, 9))):
+        what = draw(st.sampled_from(sorted(makers)))
+        start = draw(st.integers(1, 60) | st.integers(1, at + 5))
+        record = Record(what, start, start + draw(st.sampled_from([0, 2, 5, 12, 40])), draw(st.integers(1, 4)))
+        events.append(makers[what](record.start, record.end, record.tid))
+        records.append(record)
+    return events, records, operations
+
+
+def deciding(records: list[Record], tid: int, t: int) -> str | None:
+    """What a thread does in [t, t + 1): nothing known, or the class of its deciding record."""
+    mine = sorted((r for r in records if r.tid == tid), key=lambda r: (r.start, -r.end))
+    running = [r for r in mine if r.start <= t < r.end]
+    firm = [r for r in running if r.what != "range"]
+    for what in ENCLOSING:
+        if any(r.what == what for r in firm):
+            return what
+    return firm[-1].what if firm else "range" if running else None
+
+
+def in_hole(records: list[Record], tid: int, t: int) -> bool:
+    """Whether a thread that records operators has a hole of at most 1 ms at t, between two of its records."""
+    mine = [r for r in records if r.tid == tid and r.end > r.start]
+    before, after = [r.end for r in mine if r.end <= t], [r.start for r in mine if r.start > t]
+    decides = {deciding(records, tid, r.start + i) for r in mine for i in range(r.end - r.start)}
+    return bool(before and after) and min(after) - max(before) <= HOLE and "framework" in decides
+
+
+def host_cause(records: list[Record], threads: list[int], frames: bool, t: int) -> str:
+    for tid in threads:
+        what = deciding(records, tid, t)
+        if what not in (None, "waiting"):
+            return "python" if what == "range" else str(what)
+    if not frames and any(in_hole(records, tid, t) for tid in threads):
+        return "python"
+    return "host-unknown"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs())
+def test_causes_of_the_hosts_side(
+    program: tuple[list[Event], list[Record], list[tuple[int, int, Record]]],
+) -> None:
+    """Which thread is asked, which record decides, and which holes are Python; nothing here blocks."""
+    events, records, operations = program
+    frames = any(r.what in FRAMES for r in records)
+    counts = Counter(launch.tid for _, _, launch in operations)
+    seen = list(dict.fromkeys(one["tid"] for one in events if one["pid"] == 100))
+    by_launches = sorted(counts, key=lambda tid: (-counts[tid], seen.index(tid)))
+    first = min([r.start for r in records] + [operations[0][0]])
+    last = max([r.end for r in records] + [operations[-1][1]])
+    expected: Counter[str] = Counter()
+    free, previous = first, None
+    for start, end, launch in [*operations, (last, last, None)]:
+        if start > free:
+            asked = [launch.tid] if launch else []
+            asked += [previous] if previous is not None else []
+            threads = list(dict.fromkeys(asked + by_launches))
+            for t in range(free, min(start, launch.start) if launch else start):
+                expected[host_cause(records, threads, frames, t)] += US
+            previous = launch.tid if launch else previous
+        free = max(free, end)
+    (found,) = advise_traces([trace(*events)], Request("all")).devices
+    sums: Counter[str] = Counter()
+    for item in found.attribution:
+        if item.side == "host":
+            sums[item.cause] += item.ns
+    assert sums == expected
