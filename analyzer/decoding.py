@@ -1,0 +1,290 @@
+"""What the passes of a decode have to read, and how much of the device's bandwidth they use.
+
+    floor = (weights + cache) / bandwidth        no pass is faster, whatever the kernels
+
+Weights and cache are known from the shapes of the operators that ran, or as far as the user told them; else they are
+unknown, with the reason. The exchange between devices is no part of the floor.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.efficiency import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes
+from analyzer.facts import value
+from analyzer.intervals import clip, total
+from analyzer.kernels import kernel_class
+from analyzer.phase import DECODE, MIXED, product_rows
+from analyzer.study import Study
+from analyzer.summary import is_graph_launch
+from analyzer.timeline import COMMUNICATION, COMPUTE
+from analyzer.trace import NONE, Bool, Int64, Kind
+
+HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
+IN_GRAPH = 0.5  # share of operations from which a replay is a whole pass
+
+SMALL_TYPES = re.compile(
+    r"mxfp4|E2m1|nvfp4|(?<![a-z])fp4|E4m3|E5m2|fp8|float8|(?<![a-z])u?int[48](?![a-z0-9])|marlin|awq|gptq|w[48]a\d|(?<![a-z])nf4|"
+    r"i8i8|_qgemm|bitblas|exllama|(?<![a-z])f8", re.IGNORECASE,
+)  # fmt: skip
+"""Names of matrix kernels whose weights have 8 bits or fewer."""
+SPECULATION = re.compile(r"TARGET_VERIFY|eagle|medusa|(?<![a-z])draft|spec_?decod|rejection_sampl", re.IGNORECASE)
+EXPERTS = re.compile(r"(?<![a-z])moe|expert|grouped_?(?:gemm|mm)|matmul_ogs|topk_?gating", re.IGNORECASE)
+
+
+class Amount(NamedTuple):
+    """A number, or None; and how it is known, or why not."""
+
+    value: float | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Products:
+    """The matrix products with weights of a decode; n of them."""
+
+    operation: Int64
+    """[n] index into the timeline."""
+    rows: Int64
+    bytes: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """[n] bytes of the weights that each reads."""
+    width: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """[n] bytes of one weight."""
+    ridge: np.ndarray[tuple[int], np.dtype[np.float64]]
+    """[n] rows from which reading the weights is free; 0 where the peaks are not known."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The decode part of one device's window."""
+
+    study: Study
+
+    @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the window decodes; empty where it does not, or is not known to."""
+        window, phase = self.study.window, self.study.phase
+        if phase.name == DECODE:
+            return [(window.start_ns, window.end_ns)]
+        if phase.name != MIXED:
+            return []
+        clipped = [(max(a, window.start_ns), min(b, window.end_ns)) for a, b in phase.spans(DECODE)]
+        return [(a, b) for a, b in clipped if a < b]
+
+    @cached_property
+    def ns(self) -> int:
+        """Length of the decode, without waits that nothing in the recording explains (work that was cut away)."""
+        lost = sum(self.study.attribution.by_cause(a, b).get("device-unknown", 0) for a, b in self.spans)
+        return sum(b - a for a, b in self.spans) - lost
+
+    @cached_property
+    def idle(self) -> float:
+        """Share of it in which nothing runs."""
+        busy = sum(total(clip(self.study.timeline.busy, a, b)) for a, b in self.spans)
+        return 1 - busy / self.ns if self.ns else 0.0
+
+    @cached_property
+    def waits(self) -> float:
+        """Share of it in which the device has nothing to do because the host has not asked for it."""
+        parts = (item for a, b in self.spans for item in self.study.attribution.partition(a, b))
+        host = sum(item.ns for item in parts if (item.when, item.side) == ("idle", "host"))
+        return host / self.ns if self.ns else 0.0
+
+    @cached_property
+    def operations(self) -> Int64:
+        """Operations that start in it."""
+        start = self.study.timeline.start
+        inside = np.zeros(len(start), np.bool_)
+        for a, b in self.spans:
+            inside |= (start >= a) & (start < b)
+        found: Int64 = np.flatnonzero(inside)
+        return found
+
+    @cached_property
+    def passes(self) -> Amount:
+        """Forward passes in it."""
+        phase, steps = self.study.phase, self.study.kept_steps
+        if phase.name == MIXED:
+            return Amount(len(self.spans), f"{len(self.spans)} decode steps of the engine")
+        if stretches := len(phase.spans(DECODE)):
+            return Amount(stretches, "steps that the engine marks")
+        if self.study.window.kind == "steps" and steps:
+            return Amount(len(steps), "marked steps")
+        trace, timeline, mine = self.study.trace, self.study.timeline, self.operations
+        launches, count = np.unique(timeline.launch[mine[timeline.node[mine]]], return_counts=True)
+        whole = [
+            n for row, n in zip(launches.tolist(), count.tolist(), strict=True) if is_graph_launch(trace.label(row))
+        ]
+        if whole and len(set(whole)) == 1 and sum(whole) >= IN_GRAPH * len(mine):
+            return Amount(len(whole), "graph replays, each a whole pass")
+        return Amount(None, "no step or whole graph replay tells where a pass begins (--step-marker)")
+
+    @cached_property
+    def weights(self) -> Amount:
+        """Bytes of the weights that one pass reads on this device."""
+        told = self.study.request.weights
+        if told is not None:
+            return Amount(told, "as told with --weights")
+        if self.passes.value is None:
+            return Amount(None, self.passes.why)
+        model = self.study.inkernel
+        parts = [coverage(model, a, b)[0] or 0.0 for a, b in self.spans]
+        found = sum(weight_bytes(model, a, b) for a, b in self.spans)
+        part = min(parts, default=0.0)
+        if not found or part < WHOLE:
+            return Amount(None, f"{SHAPES.format(part)}, none inside graph replays: give their bytes with --weights")
+        return Amount(found / self.passes.value, "weight operands of the recorded products")
+
+    @cached_property
+    def cache(self) -> Amount:
+        """Bytes of the cache that one pass reads on this device."""
+        found = sum(cache_bytes(self.study.inkernel, a, b) for a, b in self.spans)
+        if not found or not self.passes.value:
+            return Amount(None, "the shapes of attention over the cache are not recorded")
+        return Amount(found / self.passes.value, "keys and values that the recorded attention reads")
+
+    @cached_property
+    def rows(self) -> Amount:
+        """Tokens that a pass makes: sequences that decode together."""
+        request, phase = self.study.request, self.study.phase
+        if request.batch is not None:
+            return Amount(request.batch, "as told with --batch")
+        batches = [s.batch for s in phase.stretches if s.name == DECODE and s.batch]
+        if batches:
+            return Amount(float(np.median(batches)), "as the engine's annotations say")
+        found = [product_rows(self.study.timeline, self.study.inkernel.costs, a, b) for a, b in self.spans]
+        if not found or not sum(len(rows) for rows, _ in found):
+            return Amount(None, "neither an annotation nor a recorded matrix product tells the batch (--batch)")
+        rows, time = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.argsort(rows)
+        middle = np.searchsorted(np.cumsum(time[order]), time.sum() / 2)
+        return Amount(float(rows[order][middle]), "rows of the matrix products")
+
+    @cached_property
+    def pass_ns(self) -> float | None:
+        """Length of a pass."""
+        return self.ns / self.passes.value if self.passes.value and self.ns else None
+
+    @cached_property
+    def floor_ns(self) -> float | None:
+        """What a pass takes at least; None where the weights or the bandwidth are unknown."""
+        hardware = self.study.hardware
+        if self.weights.value is None or hardware is None:
+            return None
+        return (self.weights.value + (self.cache.value or 0.0)) / hardware.bandwidth * 1e9
+
+    @cached_property
+    def reach(self) -> float | None:
+        """Share of the bandwidth that is used: floor over pass (MBU)."""
+        if self.floor_ns is None or not self.pass_ns or self.floor_ns > self.pass_ns:
+            return None
+        return self.floor_ns / self.pass_ns
+
+    @cached_property
+    def host_bound(self) -> bool:
+        """The device waits for so much of the time that fewer bytes would only lengthen the waits."""
+        return self.waits > HOST_BOUND
+
+    @cached_property
+    def products(self) -> Products:
+        model = self.study.inkernel
+        kinds, kind, hardware = model.costs.kinds, model.costs.kind, self.study.hardware
+        mine = self.operations[(kind[self.operations] != NONE)]
+        mine = mine[np.array([kinds[k].weight_bytes > 0 for k in kind[mine].tolist()], np.bool_)] if len(mine) else mine
+        used = [kinds[k] for k in kind[mine].tolist()]
+        width = np.array([k.weight_bytes / max(k.n * k.k * k.batch, 1) for k in used])
+        ridges = [
+            (hardware.batch_ridge(k.dtype, w) if hardware else None) or 0.0 for k, w in zip(used, width, strict=True)
+        ]
+        bytes_ = np.array([k.weight_bytes for k in used]) * model.costs.share[mine]
+        return Products(mine, np.array([k.m for k in used], np.int64), bytes_, width, np.array(ridges))
+
+    def of_class(self, *classes: str) -> Int64:
+        """Operations whose kernel is of one of these classes."""
+        timeline, mine = self.study.timeline, self.operations
+        names = timeline.trace.name_code[timeline.row[mine]]
+        wanted = np.zeros(len(timeline.trace.names), np.bool_)
+        for code in np.unique(names).tolist():
+            wanted[code] = kernel_class(timeline.trace.names[code]) in classes
+        found: Int64 = mine[wanted[names] & (timeline.does[mine] == COMPUTE)]
+        return found
+
+    @cached_property
+    def matrix(self) -> Int64:
+        """Kernels that multiply by weights: by their recorded work, else by their names."""
+        found: Int64 = np.union1d(self.products.operation, self.of_class("gemm", "moe"))
+        return found
+
+    @cached_property
+    def quantized(self) -> str:
+        """A matrix kernel or product whose weights have 8 bits or fewer; empty where none shows."""
+        named = next((name for name in self.names(self.matrix) if SMALL_TYPES.search(name)), "")
+        return named or (
+            "its weights have 8 bits" if len(self.products.width) and self.products.width.min() < 2 else ""
+        )
+
+    @cached_property
+    def speculates(self) -> str:
+        """A record that shows speculative decoding; empty without."""
+        trace = self.study.trace
+        told = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
+            trace.process == self.study.timeline.process
+        )
+        host = (trace.names[code] for code in np.unique(trace.name_code[told]).tolist())
+        return next((name for name in [*self.names(self.operations), *host] if SPECULATION.search(name)), "")
+
+    @cached_property
+    def experts(self) -> str:
+        """A kernel of a mixture of experts; empty without."""
+        return next((name for name in self.names(self.operations) if EXPERTS.search(name)), "")
+
+    def names(self, operations: Int64) -> list[str]:
+        """Their distinct names."""
+        timeline = self.study.timeline
+        codes = np.unique(timeline.trace.name_code[timeline.row[operations]])
+        return [timeline.trace.names[code] for code in codes.tolist()]
+
+    @cached_property
+    def communicates(self) -> bool:
+        return bool((self.study.timeline.does[self.operations] == COMMUNICATION).any())
+
+    @cached_property
+    def graph_nodes(self) -> Int64:
+        """Operations inside graph replays, each replay's first left out."""
+        later: Bool = self.study.timeline.later_node
+        return self.operations[later[self.operations]]
+
+    def room(self, weights: float, cache: float) -> float | None:
+        """How many times the cache may grow until it and the weights fill the usable memory; None where unknown."""
+        hardware = self.study.hardware
+        if hardware is None or not cache:
+            return None
+        return (value("ai-service-model", "mem") * hardware.memory_bytes - weights) / cache
+
+
+def engines(study: Study) -> list[str]:
+    """Inference engines that the trace shows: they batch, page the cache and capture graphs by themselves."""
+    return [use.name for use in study.uses if use.role == "engine"]
+
+
+def expected_tokens(drafts: int, acceptance: float) -> float:
+    """Tokens of one verified pass: the accepted ones are a prefix, and one more is always right (correction C8).
+
+    >>> round(expected_tokens(5, 0.7), 2)
+    2.94
+    """
+    return (1 - acceptance ** (drafts + 1)) / (1 - acceptance)
+
+
+def speculation(drafts: int, acceptance: float, cost: float) -> float:
+    """How many times as fast, when a draft token costs `cost` of a pass and verifying them no more than one pass.
+
+    >>> round(speculation(5, 0.7, 0.03), 1), round(speculation(5, 0.7, 0.08), 1)
+    (2.6, 2.1)
+    """
+    return expected_tokens(drafts, acceptance) / (1 + drafts * cost)

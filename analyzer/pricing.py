@@ -1,0 +1,60 @@
+"""Fixes for the operations of one study: kernels that get faster, or become one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyzer.changes import Change, fused, scaled
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.study import Study
+from analyzer.trace import Int64
+
+Floats = NDArray[np.float64]
+
+
+def in_graph(study: Study, graph: Graph, operations: Int64) -> Int64:
+    """The graph's numbers of these operations of the timeline."""
+    rows = study.timeline.row[operations]
+    order = np.argsort(graph.row, kind="stable")
+    found: Int64 = order[np.searchsorted(graph.row[order], rows)]
+    return found
+
+
+def faster(
+    study: Study, name: str, title: str, operations: Int64, low: Floats | float, high: Floats | float,
+    assumes: Sequence[str] = (),
+) -> Fix:  # fmt: skip
+    """These operations take `low` (pessimistic) and `high` (optimistic) times as long as they do."""
+
+    def change(factor: Floats | float) -> Change:
+        return lambda graph: scaled(in_graph(study, graph, operations), factor)(graph)
+
+    return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
+
+
+def merged(
+    study: Study, name: str, title: str, runs: Sequence[Int64], low: Sequence[int], high: Sequence[int],
+    assumes: Sequence[str] = (),
+) -> Fix:  # fmt: skip
+    """Each run of operations becomes one kernel of this many ns, pessimistic and optimistic."""
+
+    def change(durations: Sequence[int]) -> Change:
+        return lambda graph: fused([in_graph(study, graph, run) for run in runs], durations)(graph)
+
+    return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
+
+
+def lengths(study: Study, operations: Int64) -> Floats:
+    """ns of each."""
+    timeline = study.timeline
+    return np.asarray((timeline.end - timeline.start)[operations], np.float64)
+
+
+def less(study: Study, operations: Int64, saved: Floats, share: float = 1.0) -> Floats:
+    """What is left of each operation, as a share of its time, when `share` of these ns go."""
+    length = np.maximum(lengths(study, operations), 1.0)
+    return np.asarray(np.clip(1.0 - share * saved / length, 0.0, 1.0), np.float64)

@@ -1,0 +1,183 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.decoding import Decoding
+from analyzer.evidence import of_operations
+from analyzer.facts import value
+from analyzer.pricing import faster, lengths, less
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+
+FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
+KEPT = (
+    0.7  # pessimistic share of the bytes saved: unpacking and scales cost up to 15 %, and some layers stay as they are
+)
+FREE = 0.5  # of the ridge: a product with more rows begins to be bound by arithmetic, which fewer bytes do not help
+ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking for the type of the weights
+
+
+@rule(
+    title="Every pass reads all weights in 16 bits",
+    cites=(
+        "tvi-matrix-weight-quant",
+        "tvi-idea-quant",
+        "tvi-floor-is-hard",
+        "gt-int8",
+        "gt-int4",
+        "ai-quant-tpot",
+        "ai-verify-after",
+    ),
+    needs=("hardware",),
+    phases=("decode",),
+    because="tvi-matrix-weight-quant",
+    fires=(
+        """
+        step |....................
+        host a.b.S===============
+        s7   .aaaaaaaaaaaaaaaabb.
+        a: aten::mm [1,4096]x[4096,57344] bf16
+        b: aten::add [1,4096]x[1,4096] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        """,
+        # Inside graph replays no shapes are recorded, but the bytes of the weights were told.
+        """
+        step |....................
+        host g.S==================
+        s7   .gggggggggggggggggg..
+        g: graph my_gemm_kernel
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        weights: 470MB
+        """,
+        # Nobody told: a question.
+        """
+        step |...................
+        host g..................
+        s7   .gggggggggggggggggg
+        g: graph my_gemm_kernel
+        repeat: 3
+        device: H100 SXM
+        phase: decode
+        """,
+    ),
+    quiet=(
+        # 8 bits already.
+        """
+        step |..........
+        host a.........
+        s7   .aaaaaaaaa
+        a: aten::mm [1,4096]x[4096,57344] fp8
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        """,
+        """
+        step |...................
+        host g..................
+        s7   .gggggggggggggggggg
+        g: graph _matmul_ogs_bf16xbf16xmxfp4_16x128x256
+        repeat: 3
+        device: H100 SXM
+        phase: decode
+        """,
+        # Enough rows to be bound by arithmetic.
+        """
+        step |...................
+        host a..................
+        s7   .aaaaaaaaaaaaaaaaaa
+        a: aten::mm [256,4096]x[4096,57344] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        """,
+        # The host is the bottleneck: the GPU would only wait longer.
+        """
+        step |.............................
+        host OOOOOOOOOOOOa................
+        s7   .............aaaaaaaaaaaaaaaaa
+        a: aten::mm [1,4096]x[4096,57344] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        """,
+        # Prefill.
+        """
+        step |...................
+        host a..................
+        s7   .aaaaaaaaaaaaaaaaaa
+        a: aten::mm [1,4096]x[4096,57344] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: prefill
+        """,
+    ),
+)
+def weight_quantization(study: Study) -> Iterator[Claim]:
+    """A decode pass reads every weight for the few tokens that it makes, and the weights have 16 bits.
+
+    Why it costs: with few rows a matrix product takes as long as its weights take to arrive. Half the bytes are half
+    the time of that part; cache, activations and launches stay as they are.
+
+    What to do: weights in 8 bits (FP8 where the device has it, else INT8 for the weights only), then in 4 bits (AWQ,
+    GPTQ, MXFP4 on Blackwell) if the quality holds. Compare the answers on your own tasks before and after.
+
+    How to verify: record again; the matrix kernels should take about half as long, and the floor of a pass is lower.
+
+    When it must not fire: the weights have 8 bits or fewer already, the batch makes the products bound by arithmetic,
+    the GPU waits for the host more than 30 % of the time, or it is prefill or training.
+    """
+    decode = Decoding(study)
+    if decode.quantized or decode.host_bound:
+        return
+    model, products, passes = study.inkernel, decode.products, decode.passes.value
+    told = study.request.weights
+    doubts: tuple[str, ...] = ()
+    if told is not None and passes:
+        operations, each = decode.matrix, lengths(study, decode.matrix)
+        read = told * passes * each / max(each.sum(), 1.0)
+        doubts = ("that the weights have 16 bits is assumed", "which kernels read them is told by their names")
+    else:
+        chosen = (products.width >= 2) & (products.rows < FREE * products.ridge)
+        operations, read = products.operation[chosen], products.bytes[chosen]
+    reading = read.sum() / model.attainable * 1e9
+    if reading > FROM * decode.ns:
+        small = 1 / value("gt-int8", "ratio")
+        saved = (1 - small) * read / model.attainable * 1e9
+        floor = (read.sum() / passes / study.hardware.bandwidth * 1e3) if passes and study.hardware else None
+        yield Claim(
+            message=f"Reading weights takes {reading / decode.ns:.0%} of the decode: {read.sum() / 1e9:.3g} GB in the window"
+            + (f", at least {floor:.3g} ms a pass and {floor * small:.3g} ms in 8 bits." if floor else "."),
+            ns=int(np.minimum(lengths(study, operations), read / model.attainable * 1e9).sum()),
+            how=f"Quantize the weights to {'FP8' if study.hardware and 'fp8' in study.hardware.peaks else 'INT8'}; "
+            f"4 bits would divide their bytes by {value('gt-int4', 'ratio'):g}. Check the answers on your own tasks.",
+            fix=faster(
+                study, "weight-quantization", "weights in 8 bits", operations, less(study, operations, saved, KEPT),
+                less(study, operations, saved),
+                assumes=(f"pessimistic: {KEPT:.0%} of the bytes saved turn into time", "8 bits instead of 16"),
+            ),
+            evidence=(of_operations(study, operations),),
+            formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {model.attainable / 1e12:.3g} TB/s, of each kernel's time",
+            grade="modelled",
+            doubts=doubts,
+        )  # fmt: skip
+    elif (
+        decode.weights.value is None and lengths(study, decode.matrix).sum() > ASKED * decode.ns and not len(operations)
+    ):
+        share = lengths(study, decode.matrix).sum() / decode.ns
+        yield Claim(
+            message=f"Matrix kernels take {share:.0%} of the decode, and their weights show no smaller type than 16 bits.",
+            ns=int(lengths(study, decode.matrix).sum()),
+            how="How many bits do the weights have? If 16, quantize them; --weights BYTES tells what it would give.",
+            evidence=(of_operations(study, decode.matrix),),
+            doubts=(decode.weights.why,),
+        )
