@@ -100,8 +100,9 @@ def judge(study: Study, rules: Sequence[Rule]) -> Verdicts:
     """What the rules say of a device, ranked."""
     claims, skipped, errors = list[tuple[Rule, Claim]](), list[Skipped](), list[str]()
     cold = withheld(study)
-    for rule in rules:
-        why = unfit(rule, study) or (cold if not rule.cold else None)
+    for rule in sorted(rules, key=lambda rule: rule.last):
+        late = "other rules found something" if rule.last and claims else None
+        why = unfit(rule, study) or (cold if not rule.cold else None) or late
         if why:
             skipped.append(_skip(rule, study, why))
             continue
@@ -242,6 +243,8 @@ def _root(claim: Claim, saving: tuple[int, int]) -> float:
 
 def _unpriced(claim: Claim, study: Study) -> str:
     """Why a claim has no price; empty where it has one."""
+    if claim.unpriced:
+        return claim.unpriced
     if claim.fix is None:
         return "no change of the timeline stands for it"
     return claim.fix.refuses(study.graph) or ""

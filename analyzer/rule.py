@@ -60,6 +60,8 @@ class Claim:
     """Why it may be wrong here; any of them makes the confidence low."""
     at_most_ns: int | None = None
     """Bound of the saving that the rule knows besides the replay."""
+    unpriced: str = ""
+    """Why the engine is not to price it, although it is about time that can be saved."""
     first: bool = False
     """To be read before any saving: the trace itself is doubtful."""
 
@@ -147,6 +149,8 @@ class Rule:
     """Key of the claim that says why it is not about the others."""
     cold: bool = False
     """It speaks of a cold start too; other rules are silent there."""
+    last: bool = False
+    """It is asked only when no other rule found anything."""
     fires: tuple[str, ...] = ()
     quiet: tuple[str, ...] = ()
     misses: tuple[str, ...] = ()
@@ -171,6 +175,7 @@ def rule(
     phases: Iterable[str] = (),
     because: str = "",
     cold: bool = False,
+    last: bool = False,
     fires: Iterable[str] = (),
     quiet: Iterable[str] = (),
     misses: Iterable[str] = (),
@@ -181,7 +186,7 @@ def rule(
         name = getattr(check, "__name__", "rule")
         page = inspect.cleandoc(check.__doc__ or "")
         return Rule(
-            name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold,
+            name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold, last,
             tuple(fires), tuple(quiet), tuple(misses),
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ LOST = 0.10  # of the wall to launching: a capture constrains the program, less 
 BUSY = 0.95  # busy above this share: what is left between kernels is no graph's to give
 REPLAYED = 0.5  # share of operations that graphs replay already
 CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the odd branch stay outside the graph
+INFLATED = 0.30  # of the wall to launching: from here the cost of recording stacks may be what is seen
 ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
 
 
@@ -117,11 +118,11 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         return
     rows = np.unique(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
     calls, steps = len(rows), max(repetition.count, 1)
+    unit = "repeats" if repetition.inferred else "steps"
     forbids = tuple(_forbids(study))
     yield Claim(
-        message=f"{lost / wall:.1%} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: "
-        f"{calls:,} launches, {calls / steps:,.0f} in each of {steps} step{'s' * (steps > 1)}, "
-        + ("the same ones every time." if steps > 1 else "with nothing to compare them with."),
+        message=f"{lost / wall:.1%} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: {calls:,} launches"
+        + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
         how="Capture the step: torch.compile(mode=\"reduce-overhead\") or torch.cuda.make_graphed_callables, fixed shapes."
         + (f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""),
@@ -129,7 +130,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),
         formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
         f"{value('tvi-launch-graph', 't') * 1e6:g} µs stay",
-        doubts=tuple(_doubts(study, recorded)),
+        doubts=tuple(_doubts(study, recorded, lost)),
     )  # fmt: skip
 
 
@@ -159,7 +160,9 @@ def _forbids(study: Study) -> Iterator[Evidence]:
             yield of_rows(study, rows, f"{len(rows)} {what} ({trace.label(int(rows[0]))})")
 
 
-def _doubts(study: Study, recorded: bool) -> Iterator[str]:
+def _doubts(study: Study, recorded: bool, lost: int) -> Iterator[str]:
+    if study.trace.has_frames and lost > INFLATED * study.window.wall_ns:
+        yield "recorded with Python stacks, which slow the host down: the true share is smaller"
     if not recorded:
         yield "no operators were recorded, so what the host did between launches is a guess"
     if study.attribution.queued_gap_ns == 0:

@@ -29,7 +29,7 @@ LAYERS: tuple[set[str], ...] = (
     {"changes", "critical", "efficiency"},
     {"fixes"},
     {"study"},
-    {"rule", "collectives"},
+    {"rule", "collectives", "chains", "decoding", "pricing"},
     {"evidence", "engine", "digest", "ranks"},
     {"rendezvous"},
     {"advice", "progress"},

@@ -17,10 +17,9 @@ HEADINGS = ("Why it costs", "What to do", "How to verify", "When it must not fir
 FOLDER = Path(__file__).parents[1] / "rules"
 
 NOT_YET = {
-    "activation-checkpointing", "alignment-padding", "allocator", "channels-last", "comm-overlap", "cpu-bound-python",
-    "ddp-bucket", "flash-attention", "fp8-training", "fsdp-sharding", "fuse-elementwise", "fused-optimizer",
-    "grad-accum-nosync", "h2d-pageable", "host-sync", "low-occupancy-tail", "mixed-precision", "moe", "nothing-to-do",
-    "pipeline-bubble", "prefill-decode-interference", "too-many-small-kernels", "topology", "torch-compile",
+    "activation-checkpointing", "alignment-padding", "channels-last", "ddp-bucket", "flash-attention", "fp8-training",
+    "fsdp-sharding", "grad-accum-nosync", "low-occupancy-tail", "moe", "pipeline-bubble", "prefill-decode-interference",
+    "topology",
 }  # fmt: skip
 """Rules that facts.toml names and that are still to be written."""
 

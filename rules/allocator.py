@@ -1,0 +1,85 @@
+from collections.abc import Iterator
+
+from analyzer.evidence import of_causes
+from analyzer.facts import span
+from analyzer.fixes import FIXES
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+
+FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver for nothing at all
+
+
+@rule(
+    title="Device memory is allocated inside the loop",
+    cites=("gt-prealloc", "gt-dynamic-batching"),
+    needs=("host",),
+    fires=(
+        """
+        step |...................
+        host AA.a....F=.bS=====.
+        s7   ....aaaaa...bbbbbbb.
+        repeat: 4
+        scale: 100us
+        """,
+        """
+        host aAA=b...c
+        s7   .aa..bbb.ccccccccccc
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # Allocation while queued work runs.
+        """
+        step |...................
+        host a.AAA==............
+        s7   .aaaaaaaaaaaaaaaaaa.
+        repeat: 4
+        scale: 100us
+        """,
+        # Hardly any.
+        """
+        step |...............................................................................................................
+        host Aa........................................................................................................S=====
+        s7   ..aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.
+        repeat: 4
+        """,
+        # Idle, but without allocations.
+        """
+        step |...................
+        host OOO.a....O==.b.....
+        s7   .....aaaa.....bbbb..
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def allocator(study: Study) -> Iterator[Claim]:
+    """The device waits while the host allocates or frees device memory.
+
+    Why it costs: `cudaMalloc` and `cudaFree` take long, and freeing waits for all running work. In a warm loop PyTorch's
+    caching allocator needs neither; it does when sizes grow from step to step, when the cache is emptied or nearly full.
+
+    What to do: no `torch.cuda.empty_cache()` in the loop; pad or bucket variable lengths; run the largest batch once first;
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; leave memory headroom; outside PyTorch allocate before the loop or
+    use `cudaMallocAsync`.
+
+    How to verify: record again after warm-up; no allocation calls are left inside the steps.
+
+    When it must not fire: start-up (said as a cold start), or allocations that queued work hides.
+    """
+    wall, lost = study.window.wall_ns, study.causes.get("allocator", 0)
+    if lost < FROM * wall:
+        return
+    evidence = of_causes(study, "allocator")
+    low, high = span("gt-dynamic-batching", "gain")
+    yield Claim(
+        message=f"The GPU waits {lost / wall:.1%} of the wall ({lost / 1e6:,.2f} ms) for {evidence[0].what} and the like, "
+        f"{sum(item.count for item in evidence):,} times.",
+        ns=lost,
+        how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it.",
+        fix=FIXES["allocator"],
+        evidence=evidence,
+        formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
+        f"{low:.0%} to {high:.0%}",
+    )

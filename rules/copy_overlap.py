@@ -1,0 +1,146 @@
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from analyzer.chains import graph_index
+from analyzer.changes import scaled
+from analyzer.evidence import of_operations
+from analyzer.fixes import FIXES, Fix
+from analyzer.graph import Graph
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.timeline import COPIES, FIRST_COPY
+from analyzer.trace import Int64
+
+FROM = 0.05  # of the wall: a stream of its own and double buffers are work
+OFFLOAD = 0.5  # of the wall in copies to the device: more than inputs ever need
+RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come again and again below it
+
+
+@rule(
+    title="Copies that no kernel hides",
+    cites=("ai-hierarchy", "gt-nvlink-pcie"),
+    fires=(
+        # The next input could be copied while this one is worked on.
+        """
+        step |...................
+        host c.aS===============
+        s7   .c>>>>>>aaaaaaaaaa..
+        c: Memcpy HtoD (Pinned -> Device) 20MB
+        repeat: 4
+        scale: 100us
+        """,
+        # Weights are fetched for every layer: keep them on the device.
+        """
+        host cd.a.ef.b.gh.k
+        s7   .c>>>>>>>>d>>>>>>>>ae>>>>>>>>f>>>>>>>>bg>>>>>>>>h>>>>>>>>k
+        c: Memcpy HtoD (Pinned -> Device) 40MB
+        d: Memcpy HtoD (Pinned -> Device) 10MB
+        e: Memcpy HtoD (Pinned -> Device) 40MB
+        f: Memcpy HtoD (Pinned -> Device) 10MB
+        g: Memcpy HtoD (Pinned -> Device) 40MB
+        h: Memcpy HtoD (Pinned -> Device) 10MB
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # On a stream of its own, behind a kernel.
+        """
+        step |...................
+        host a.c................
+        s7   .aaaaaaaaaaaaaaaaaa.
+        s8   ...c>>>>>>>.........
+        c: Memcpy HtoD (Pinned -> Device) 20MB
+        repeat: 4
+        scale: 100us
+        """,
+        # Nothing runs that could hide them.
+        """
+        step |...................
+        host c.d................
+        s7   .c>>>>>>>d>>>>>>>>..
+        c: Memcpy HtoD (Pinned -> Device) 20MB
+        d: Memcpy HtoD (Pinned -> Device) 20MB
+        repeat: 4
+        scale: 100us
+        """,
+        # Pageable: that comes first, a pageable copy cannot overlap.
+        """
+        step |...................
+        host c.a................
+        s7   .c>>>>>>aaaaaaaaaa..
+        c: Memcpy HtoD (Pageable -> Device) 2MB
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def copy_overlap(study: Study) -> Iterator[Claim]:
+    """The device waits for copies over the link to the host although kernels could run meanwhile.
+
+    Why it costs: copies have engines of their own, but on one stream they take their turn with the kernels. The link is a
+    fraction as fast as the device's memory; weights that are fetched again for every layer keep it busy all the time.
+
+    What to do: inputs: copy the next batch on a second stream while this one is worked on (pinned, `non_blocking=True`, an
+    event instead of a synchronise). Weights: keep them on the device if they fit, offload fewer layers, or at least fetch the
+    next layer while this one computes.
+
+    How to verify: record again; copies run beside kernels, or are gone.
+
+    When it must not fire: copies hidden behind kernels, programs that do nothing but copy, pageable memory (pin it first).
+    """
+    window, timeline = study.window, study.timeline
+    items = study.attribution.partition(window.start_ns, window.end_ns)
+    links = {
+        f"{direction} {memory}".strip()
+        for direction, memory in COPIES
+        if direction in ("HtoD", "DtoH") and memory != "pageable"
+    }
+    exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail in links)
+    kernels = timeline.is_kernel[study.operations].any()
+    if exposed < FROM * window.wall_ns or not kernels:
+        return
+    kinds = [FIRST_COPY + i for i, (direction, memory) in enumerate(COPIES) if f"{direction} {memory}".strip() in links]
+    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    size, ns = study.trace.bytes[timeline.row[mine]], int((timeline.end - timeline.start)[mine].sum())
+    total = int(size[size > 0].sum())
+    weights = _offloaded(study, exposed, size)
+    moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
+    yield Claim(
+        message=f"{len(mine):,} copies between host and device ({moved}) take {exposed / window.wall_ns:.1%} of the wall "
+        f"({exposed / 1e6:,.1f} ms) that no kernel hides"
+        + (
+            ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."
+            if weights
+            else "."
+        ),
+        ns=exposed,
+        how="Keep the weights on the device (stop CPU offload, offload fewer layers), or fetch the next layer on a second stream "
+        "while this one computes. The memory is pinned already."
+        if weights
+        else "Copy the next input on a stream of its own while this one is worked on: non_blocking=True, an event, two buffers.",
+        fix=_resident(graph_index(study, mine)) if weights else FIXES["copy-overlap"],
+        evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
+        formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",
+        doubts=("that the copied data are weights is inferred from their recurring sizes",) if weights else (),
+    )
+
+
+def _offloaded(study: Study, exposed: int, size: Int64) -> bool:
+    """The copies fill the wall and are of few sizes, and nothing trains."""
+    recurs = len(size) >= 4 and len(np.unique(size)) <= RECUR * len(size) and bool((size > 0).all())
+    return recurs and exposed > OFFLOAD * study.window.wall_ns and study.phase.name != "training"
+
+
+def _resident(copies: Int64) -> Fix:
+    """Pessimistic: they overlap with kernels; optimistic: they are gone."""
+    overlap = FIXES["copy-overlap"]
+
+    def gone(graph: Graph) -> Graph:
+        return scaled(copies, 0.0)(graph)
+
+    return replace(
+        overlap, name="resident-weights", title="weights stay on the device", high=gone,
+        assumes=("pessimistic: the next layer is fetched while this one computes", "optimistic: all weights fit on the device"),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_causes
+from analyzer.facts import span
+from analyzer.fixes import host_fix
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+
+FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
+PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
+STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of the loop is the program
+
+
+@rule(
+    title="Python runs between the launches",
+    cites=("tvi-check-utilisation-first", "ai-lowutil-diagnosis", "ai-lowutil-target"),
+    needs=("host", "launches"),
+    fires=(
+        """
+        step |...................
+        host PPPPP.a.PPPPPPPP.b.
+        s7   .......aa.........bb
+        repeat: 4
+        scale: 100us
+        """,
+        """
+        host PPPPPPPPaPPPPPPPPbPPPPPPPPc
+        s7   .........a........b........c
+        P: train.py(40): augment
+        repeat: 4
+        scale: 10us
+        """,
+    ),
+    quiet=(
+        # The framework, not Python.
+        """
+        step |...................
+        host OOOOO.a.OOOOOOOO.b.
+        s7   .......aa.........bb
+        repeat: 4
+        scale: 100us
+        """,
+        # Python runs while the device is busy.
+        """
+        step |...................
+        host a.b.PPPPPPPPPPPPPP.
+        s7   .aaaaaaaaabbbbbbbbb.
+        repeat: 4
+        scale: 100us
+        """,
+        # The data loader.
+        """
+        step |...................
+        host DDDDD.a.DDDDDDDD.b.
+        s7   .......aa.........bb
+        repeat: 4
+        scale: 100us
+        """,
+        # A synchronisation drains the queue; Python only refills it.
+        """
+        step |...................
+        host aS========PPPPb....
+        s7   .aaaaaaaaa.....bbbb.
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def cpu_bound_python(study: Study) -> Iterator[Claim]:
+    """The device waits for the interpreter: Python code between the launches takes longer than the kernels.
+
+    Why it costs: one thread of Python prepares every launch. Loops over tensors, logging, metrics, hooks and bookkeeping
+    run there too, and the queue is empty while they do.
+
+    What to do: look at the lines named here; vectorise loops, move bookkeeping out of the step or to another thread, then
+    capture or compile what repeats (`torch.compile`, CUDA Graphs), or give each launch more work (larger batch).
+
+    How to verify: record again without stacks (they slow Python down); the device's idle time on the host's side is smaller.
+
+    When it must not fire: the host waits for data or for the device, or the framework itself takes the time.
+    """
+    window, pieces = study.window, study.attribution.pieces
+    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
+    host = int(ns[(ns > 0) & (pieces.side == 0)].sum())
+    lost = study.causes.get("python", 0)
+    if host < FROM * window.wall_ns or lost < PYTHON * host:
+        return
+    evidence = of_causes(study, "python")
+    low, high = span("ai-lowutil-target", "util")
+    stacks = ("stacks were recorded, which slows Python down",) if study.trace.has_frames else ()
+    yield Claim(
+        message=f"For {lost / window.wall_ns:.1%} of the wall ({lost / 1e6:,.2f} ms) the GPU has nothing to do "
+        f"because Python runs, "
+        f"most of it in {evidence[0].what}; {low:.0%} to {high:.0%} busy is what such programs reach.",
+        ns=lost,
+        how="Vectorise or move out of the step what the lines named here do, then compile or capture the rest.",
+        fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,
+                     assumes=(f"pessimistic: {STAYS:.0%} of Python's time stays",)),
+        evidence=evidence,
+        formula=f"idle time whose deciding host record is Python: {lost / 1e6:,.3f} of {host / 1e6:,.3f} ms on the host's side",
+        doubts=stacks,
+    )  # fmt: skip

@@ -1,0 +1,169 @@
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.chains import Chain, chains, graph_index, operators_of
+from analyzer.changes import Change, fused
+from analyzer.evidence import of_operations
+from analyzer.facts import span
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.rule import Claim, Evidence, rule
+from analyzer.study import Study
+from analyzer.trace import Int64
+
+FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
+STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
+
+
+class Run(NamedTuple):
+    """One occurrence of a chain, and how long one kernel for it would take."""
+
+    operations: Int64
+    low_ns: int
+    """Pessimistic; likewise `high_ns`, optimistic."""
+    high_ns: int
+
+
+@rule(
+    title="Chains of memory-bound kernels that could be one",
+    cites=(
+        "tvi-idea-fusion-traffic",
+        "tvi-share-elementwise",
+        "tvi-lever-fusion",
+        "tvi-matrix-fusion",
+        "gt-layernorm-5x",
+    ),
+    needs=("launches",),
+    fires=(
+        """
+        step |.........................
+        host mabcS===================..
+        s7   .mmmmmmmaaaaaabbbbbbcccccc
+        m: aten::mm [4096,4096]x[4096,4096] bf16
+        a: aten::mul [4096,4096]x[4096,4096] bf16
+        b: aten::add [4096,4096]x[4096,4096] bf16
+        c: aten::silu [4096,4096] bf16
+        device: H100 SXM
+        repeat: 4
+        scale: 10us
+        """,
+        # Without shapes: less sure, and said to be.
+        """
+        step |.........................
+        host mabcS===================..
+        s7   .mmmmmmmaaaaaabbbbbbcccccc
+        m: ampere_bf16_gemm
+        a: vectorized_elementwise_kernel_mul
+        b: vectorized_elementwise_kernel_add
+        c: layer_norm_kernel
+        repeat: 4
+        scale: 10us
+        """,
+    ),
+    quiet=(
+        # One kernel did it: compiled already.
+        """
+        step |.........................
+        host mabcS===================..
+        s7   .mmmmmmmaaaaaabbbbbbcccccc
+        m: ampere_bf16_gemm
+        a: triton_poi_fused_add_mul_0
+        b: triton_per_fused_layer_norm_1
+        c: triton_poi_fused_silu_2
+        repeat: 4
+        scale: 10us
+        """,
+        # A matrix product after each: there is no chain.
+        """
+        step |.........................
+        host manbS===================..
+        s7   .mmmmmmmaaaaannnnnnnnbbbbb
+        m: ampere_bf16_gemm
+        n: ampere_bf16_gemm
+        a: vectorized_elementwise_kernel_mul
+        b: vectorized_elementwise_kernel_add
+        repeat: 4
+        scale: 10us
+        """,
+        # Short against the rest.
+        """
+        step |................................................................................
+        host mabcS==========================================================================..
+        s7   .mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmabc
+        m: ampere_bf16_gemm
+        a: vectorized_elementwise_kernel_mul
+        b: vectorized_elementwise_kernel_add
+        c: layer_norm_kernel
+        repeat: 4
+        scale: 10us
+        """,
+    ),
+)
+def fuse_elementwise(study: Study) -> Iterator[Claim]:
+    """Several kernels in a row read and write the same data, each from and to the device's memory.
+
+    Why it costs: elementwise operations, norms, casts and reductions take as long as their bytes take to move. Run one by
+    one, each intermediate is written and read again; one kernel for all of them moves only what goes in and what comes out.
+
+    What to do: `torch.compile`, or fused kernels for the spots named here (Liger Kernel, Apex, Transformer Engine, an own
+    Triton kernel); `fused=True` where an operator offers it.
+
+    How to verify: record again; one kernel (`triton_…fused…`) stands where the chain was, and results agree to the
+    tolerance of the type.
+
+    When it must not fire: kernels that are fused already, single kernels between matrix products, chains that take next to
+    nothing.
+    """
+    found = chains(study)
+    lost = sum(chain.ns for chain in found)
+    _, usual = span("tvi-share-elementwise", "share")
+    least = max(FROM, usual) if study.phase.name == "training" else FROM
+    if lost < least * study.window.wall_ns:
+        return
+    runs = [_priced(study, place) for chain in found for place in chain.places]
+    best = found[0]
+    avoided = sum(int((study.timeline.end - study.timeline.start)[run.operations].sum()) - run.low_ns for run in runs)
+    shapes = bool(study.inkernel.avoidable.any())
+    operators = operators_of(study, best.places[0])
+    yield Claim(
+        message=f"{len(runs):,} chains of {len(found)} kinds take {lost / study.window.wall_ns:.1%} of the wall "
+        f"({lost / 1e6:,.2f} ms). "
+        f"The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
+        + (f" (from {', '.join(operators)})." if operators else "."),
+        ns=lost,
+        how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here.",
+        fix=Fix(
+            "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
+            _merged(study, [(run.operations, run.low_ns) for run in runs]),
+            _merged(study, [(run.operations, run.high_ns) for run in runs]),
+            assumes=("optimistic: a fused kernel takes as long as the longest of its chain",
+                     "pessimistic: only the intermediates' own traffic goes away" if shapes
+                     else f"pessimistic: {STAYS:.0%} of what the others take stays"),
+        ),
+        evidence=tuple(_evidence(study, chain) for chain in found[:3]),
+        formula=f"sum of the chains {lost / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",
+        grade="modelled",
+        doubts=() if shapes else ("without shapes or peaks, that the kernels of a chain pass data on is a guess",),
+    )  # fmt: skip
+
+
+def _evidence(study: Study, chain: Chain) -> Evidence:
+    return of_operations(study, np.concatenate(chain.places), " → ".join(chain.names))
+
+
+def _priced(study: Study, operations: Int64) -> Run:
+    """What one kernel for a chain would take: pessimistic, optimistic."""
+    length = (study.timeline.end - study.timeline.start)[operations]
+    whole, longest = int(length.sum()), int(length.max())
+    avoidable = np.minimum(study.inkernel.avoidable[operations], length)
+    low = whole - int(avoidable.sum()) if avoidable.any() else longest + int(STAYS * (whole - longest))
+    return Run(operations, max(low, longest), min(longest, low))
+
+
+def _merged(study: Study, runs: list[tuple[Int64, int]]) -> Change:
+    def change(graph: Graph) -> Graph:
+        return fused([graph_index(study, operations) for operations, _ in runs], [ns for _, ns in runs])(graph)
+
+    return change

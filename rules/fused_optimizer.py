@@ -1,0 +1,139 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.chains import graph_index, optimizer_steps
+from analyzer.changes import Change, fused
+from analyzer.evidence import of_operations
+from analyzer.facts import span
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.intervals import clip, intersect, total, union
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.trace import NONE, Int64
+
+MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
+FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
+
+
+@rule(
+    title="The optimizer goes through the parameters one by one",
+    cites=("tvi-share-optimizer",),
+    needs=("operators", "launches"),
+    phases=("training",),
+    because="tvi-share-optimizer",
+    fires=(
+        """
+        step |.........................................................................................
+        host m.OOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOOO.S==
+        host ..ababababababababababababababababababababababababababababababababababababababababab.......
+        s7   .mmababababababababababababababababababababababababababababababababababababababababababab...
+        O: Optimizer.step#SGD.step
+        phase: training
+        repeat: 3
+        scale: 10us
+        """,
+    ),
+    quiet=(
+        # A handful of kernels for all parameters.
+        """
+        step |.........................................................................................
+        host m.OOOOOOOO.a.b.cS=================================================================......
+        s7   .mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmaaabbbccc.......
+        a: multi_tensor_apply_kernel_adam
+        phase: training
+        repeat: 3
+        scale: 10us
+        """,
+        # Many kernels, but nothing of an optimizer.
+        """
+        step |.............................................................................
+        host m.abababababababababababababababababababababababababababababababababababab....
+        s7   .mmabababababababababababababababababababababababababababababababababababab...
+        phase: training
+        repeat: 3
+        scale: 10us
+        """,
+        # Inference has none.
+        """
+        step |...................
+        host m.aOOb.S===========
+        s7   .mmaaabbbbbbb.......
+        phase: decode
+        repeat: 3
+        scale: 10us
+        """,
+    ),
+)
+def fused_optimizer(study: Study) -> Iterator[Claim]:
+    """The optimizer launches some kernels for each parameter tensor instead of a few for all of them.
+
+    Why it costs: a model has hundreds of parameter tensors, most of them small. A step of kernels for each costs launches
+    on the host and pauses on the device, and reads and writes parameters, gradients and states several times.
+
+    What to do: `torch.optim.AdamW(…, fused=True)` (SGD and Adagrad have it too), else `foreach=True`; Apex `FusedAdam`;
+    `zero_grad(set_to_none=True)`.
+
+    How to verify: record again; the optimizer's part of the step is a few `multi_tensor_apply` kernels.
+
+    When it must not fire: it is fused or foreach already, or takes no more of the step than it has to.
+    """
+    trace, wall = study.trace, study.window.wall_ns
+    rows = optimizer_steps(study)
+    rows = rows[(trace.start_ns[rows] < study.window.end_ns) & (trace.end_ns[rows] > study.window.start_ns)]
+    runs = [run for row in rows.tolist() if len(run := _launched(study, row)) >= MANY]
+    if not runs or _together(study, runs):
+        return
+    lost = _lost(study, rows, runs)
+    _, usual = span("tvi-share-optimizer", "share")
+    if lost < usual * wall:
+        return
+    count = sum(map(len, runs))
+    yield Claim(
+        message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {lost / wall:.1%} of the "
+        f"wall ({lost / 1e6:,.1f} ms) "
+        f"goes to it; up to {usual:.0%} is usual.",
+        ns=lost,
+        how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
+        fix=Fix("fused-optimizer", "one kernel a step for the optimizer", _merged(study, runs, 1.0), _merged(study, runs, 0.5),
+                assumes=("pessimistic: the same bytes move as now", "optimistic: half of them")),
+        evidence=(of_operations(study, np.concatenate(runs)),),
+        formula=f"its kernels and the idle time between and before them, {lost / 1e6:,.3f} ms in {len(runs)} steps",
+        grade="modelled",
+    )  # fmt: skip
+
+
+def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
+    """What the device spends on the optimizer: its kernels, and the time it idles between them or "
+    "while the host launches them."""
+    timeline, trace, window = study.timeline, study.trace, study.window
+    busy = sum(int((timeline.end - timeline.start)[run].sum()) for run in runs)
+    start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
+    end = np.concatenate([trace.end_ns[rows], [timeline.end[run].max() for run in runs]])
+    idle = clip(union(timeline.gaps.start, timeline.gaps.end), window.start_ns, window.end_ns)
+    return busy + total(intersect(union(start, end), idle))
+
+
+def _launched(study: Study, row: int) -> Int64:
+    """Kernels of the window launched within a host record."""
+    timeline, trace, mine = study.timeline, study.trace, study.operations
+    linked = mine[timeline.linked[mine] & timeline.is_kernel[mine]]
+    begun = trace.start_ns[timeline.launch[linked]]
+    inside = (begun >= trace.start_ns[row]) & (begun < trace.end_ns[row]) & (timeline.launch[linked] != NONE)
+    return np.asarray(linked[inside], np.int64)
+
+
+def _together(study: Study, runs: list[Int64]) -> bool:
+    """Most of the kernels update several tensors at once already."""
+    labels = [study.timeline.label(op).lower() for op in runs[0].tolist()]
+    return sum(any(word in label for word in FEW_AT_ONCE) for label in labels) > len(labels) / 2
+
+
+def _merged(study: Study, runs: list[Int64], share: float) -> Change:
+    whole = [int((study.timeline.end - study.timeline.start)[run].sum() * share) for run in runs]
+
+    def change(graph: Graph) -> Graph:
+        return fused([graph_index(study, run) for run in runs], whole)(graph)
+
+    return change

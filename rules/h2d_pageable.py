@@ -1,0 +1,137 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.facts import value
+from analyzer.fixes import FIXES
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.timeline import COPIES, FIRST_COPY
+
+FROM = 0.01  # of the wall
+TINY = 64 * 1024  # bytes of a copy below which its fixed cost, not its memory, is what it costs
+FAST = 0.5  # share of the link's rate from which pinning has nothing left to give
+COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memory itself: nothing to pin
+
+
+@rule(
+    title="Copies from pageable memory",
+    cites=("ai-hierarchy", "ai-lowutil-diagnosis", "gt-nvlink-pcie"),
+    fires=(
+        """
+        step |...................
+        host cccccc.a............
+        s7   ..c>>>..aaaaaaaaa...
+        c: Memcpy HtoD (Pageable -> Device) 2MB
+        repeat: 4
+        scale: 100us
+        """,
+        # non_blocking does not help: the driver stages pageable memory all the same.
+        """
+        step |...................
+        host c.ddddddddddddddddd.
+        s7   .c>>>>>>>d>>>>>>>>..
+        c: Memcpy HtoD (Pageable -> Device) 5MB
+        d: Memcpy DtoH (Device -> Pageable) 5MB
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # Pinned already.
+        """
+        step |...................
+        host c.....a............
+        s7   .c>>>>..aaaaaaaaa...
+        c: Memcpy HtoD (Pinned -> Device) 2MB
+        repeat: 4
+        scale: 100us
+        """,
+        # Hidden behind a kernel.
+        """
+        step |...................
+        host a.c................
+        s7   .aaaaaaaaaaaaaaaaaa.
+        s8   ...c>>>>............
+        c: Memcpy HtoD (Pageable -> Device) 2MB
+        repeat: 4
+        scale: 100us
+        """,
+        # Tiny: their number is the matter.
+        """
+        step |...................
+        host c.a................
+        s7   .c>.aaaaaaaaaaaaaaa.
+        c: Memcpy HtoD (Pageable -> Device) 1KB
+        repeat: 4
+        scale: 10us
+        """,
+        # As fast as the link: pinning has nothing to give.
+        """
+        step |...................
+        host c.....a............
+        s7   .c>>>>..aaaaaaaaa...
+        c: Memcpy HtoD (Pageable -> Device) 25MB
+        device: H100 SXM
+        repeat: 4
+        scale: 100us
+        """,
+        # The GPU reads this host's memory itself.
+        """
+        step |...................
+        host cccccc.a............
+        s7   ..c>>>..aaaaaaaaa...
+        c: Memcpy HtoD (Pageable -> Device) 2MB
+        device: gh200-96
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def h2d_pageable(study: Study) -> Iterator[Claim]:
+    """Copies between host and device go through the driver's staging buffer, because their host memory is pageable.
+
+    Why it costs: the device can only read memory that cannot be moved. From ordinary memory the driver copies piece by
+    piece into a pinned buffer first; that is slower than the link, occupies the calling thread, makes `non_blocking=True`
+    ineffective, and lets the two directions not overlap.
+
+    What to do: `DataLoader(pin_memory=True)`, `tensor.pin_memory()` once for buffers that are used again, then
+    `.to(device, non_blocking=True)`; results go back into a pinned buffer.
+
+    How to verify: record again; the copies are called Pinned, their rate has gone up, and their calls return at once.
+
+    When it must not fire: the copies are hidden behind kernels, tiny (send fewer of them), as fast as the link already, or
+    the GPU shares its memory with the host.
+    """
+    window, timeline = study.window, study.timeline
+    items = study.attribution.partition(window.start_ns, window.end_ns)
+    exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail.endswith("pageable"))
+    if not exposed or exposed < FROM * window.wall_ns:
+        return
+    kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
+    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    size = study.trace.bytes[timeline.row[mine]]
+    total, ns = int(size[size > 0].sum()), int((timeline.end - timeline.start)[mine].sum())
+    rate = total / ns * 1e9 if ns else 0.0
+    link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
+    coherent = study.hardware is not None and any(word in study.hardware.key for word in COHERENT)
+    if coherent or (total and (total / len(mine) < TINY or rate > FAST * link)):
+        return
+    staging = study.causes.get("copy-staging", 0)
+    moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
+    yield Claim(
+        message=f"{len(mine):,} copies of pageable memory ({moved}) take {exposed / window.wall_ns:.1%} of the wall "
+        f"({exposed / 1e6:,.1f} ms) that no kernel hides.",
+        ns=exposed + staging,
+        how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "
+        "non_blocking without pinned memory does nothing.",
+        fix=FIXES["pinned-memory"],
+        evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
+        doubts=(
+            "the program registers host memory (cudaHostRegister): some recorders call that pageable although it is pinned",
+        )
+        if any("HostRegister" in name for name in study.trace.names)
+        else (),
+        formula=f"{total / 1e6:,.3f} MB in {ns / 1e6:,.3f} ms; the link carries {link / 1e9:g} GB/s a direction",
+    )

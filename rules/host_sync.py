@@ -1,0 +1,110 @@
+from collections.abc import Iterator
+
+from analyzer.evidence import of_rows
+from analyzer.facts import value
+from analyzer.fixes import FIXES
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+
+FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
+
+
+@rule(
+    title="Synchronisations drain the GPU",
+    cites=("tvi-cause-barrier", "ai-serial-culprits", "ai-serial-fraction"),
+    needs=("host", "launches"),
+    fires=(
+        # The value is read in the middle of the step; until the next launch the device has nothing to do.
+        """
+        step |.............................
+        host a.S==========OOOObOOOOc......
+        s7   .aaaaaaaaaaa......bbbb..cccc.
+        repeat: 4
+        scale: 10us
+        """,
+        """
+        step |.........................
+        host aS====PPPPPbS====PPPPPc..
+        s7   .aaaa......bbbb......ccc.
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # Work was queued before the wait: the device goes on while the host waits.
+        """
+        step |...................
+        host abcdS========......
+        s7   .aaaabbbbcccccdddddd
+        repeat: 4
+        scale: 10us
+        """,
+        # A long wait for useful work at the end of the step, and the next launch at once.
+        """
+        step |...................
+        host aOObS============cO
+        s7   .aaaaaaabbbbbbbbb.cc
+        repeat: 4
+        scale: 10us
+        """,
+        # The device waits as long, but for the data loader.
+        """
+        step |...................
+        host a.S===DDDDDDDDDb...
+        s7   .aaaaa..........bbbb
+        repeat: 4
+        scale: 10us
+        """,
+        # Nothing waits; the host is just slow.
+        """
+        step |...................
+        host a.OOOOOOOOb.OOOOOc.
+        s7   .a.........b......c.
+        repeat: 4
+        scale: 10us
+        """,
+    ),
+)
+def host_sync(study: Study) -> Iterator[Claim]:
+    """The host waits for the device, and then the device waits for the host.
+
+    Why it costs: `.item()`, `.cpu()`, `print(tensor)`, a boolean test of a tensor, `nonzero`, or an explicit synchronise
+    returns only when the queue is empty. Until the host has prepared and launched the next kernels, the device stands
+    still: it drained, and has to be refilled.
+
+    What to do: keep the value on the device, read it every N steps, or copy it with `non_blocking=True` into pinned memory
+    and read it a step later. Replace data-dependent shapes (`nonzero`, boolean masks) by `torch.where`. Remove
+    synchronisations that were put in to measure time.
+
+    How to verify: record again; the calls named here are gone or come once in many steps, and launches run ahead of the
+    device.
+
+    When it must not fire: a wait for running work with more work queued behind it, however long. Only drained and refilled
+    time counts, never the length of the call.
+    """
+    window, attribution, trace = study.window, study.attribution, study.trace
+    items = attribution.partition(window.start_ns, window.end_ns)
+    lost = sum(item.ns for item in items if item.cause == "host-sync" and item.detail != "blocking copy")
+    if lost < FROM * window.wall_ns:
+        return
+    blocking = attribution.blocking
+    ends = trace.end_ns[blocking.row]
+    rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~blocking.is_copy]
+    if not len(rows):
+        return
+    evidence = of_rows(study, rows)
+    operator = int(study.timeline.host.operator[rows[0]])
+    inside = f" in {trace.label(operator)}" if operator >= 0 else ""
+    steps = max(study.repetition.count, 1)
+    yield Claim(
+        message=f"{len(rows):,} synchronisations ({evidence.what}{inside}), {len(rows) / steps:.3g} a step, "
+        f"leave the GPU without work "
+        f"for {lost / window.wall_ns:.1%} of the wall ({lost / 1e6:,.2f} ms).",
+        ns=lost,
+        how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
+        "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
+        fix=FIXES["host-sync"],
+        evidence=(evidence,),
+        formula=f"idle time inside the calls and until the queue is refilled, {lost / 1e6:,.3f} ms; a serial part of 1 % alone "
+        f"limits 64 GPUs to {value('ai-serial-fraction', 's1'):g} times one",
+    )

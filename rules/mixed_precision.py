@@ -1,0 +1,191 @@
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.chains import graph_index
+from analyzer.changes import Change, scaled
+from analyzer.costs import TRUE_FP32, dtype_of_kernel
+from analyzer.evidence import of_operations
+from analyzer.facts import span, value
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.kernels import kernel_class, readable
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.trace import Bool, Int64
+
+FROM = 0.10  # of the wall in fp32 products: less does not pay for checking the results
+PRODUCTS = frozenset({"gemm", "convolution"})
+SINGLE = re.compile(r"(?<![a-z])sgemm|scudnn|cijk_\w+_SB_", re.IGNORECASE)
+NARROW = (
+    "bf16",
+    "fp16",
+    "half",
+    "h884",
+    "h1688",
+    "hgemm",
+    "tf32",
+    "s1688",
+    "s884",
+    "f16",
+    "fp8",
+    "e4m3",
+    "int8",
+    "i8816",
+    "double",
+    "dgemm",
+)
+"""Words in names of kernels that are not true fp32."""
+HALVED = 0.5  # pessimistic: at least the bytes halve, whatever else limits the kernel
+EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels reach, the low end of a good GEMM
+
+
+@rule(
+    title="Matrix products in fp32",
+    cites=("tvi-lever-mixed-precision", "tvi-matrix-tensor-cores", "ai-precisions", "gt-fp16-underflow", "gt-mem-2x"),
+    fires=(
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: ampere_sgemm_128x64_tn
+        b: vectorized_elementwise_kernel_add
+        device: a100-sxm4-80
+        repeat: 4
+        scale: 100us
+        """,
+        # An unknown device: less sure how much faster.
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: volta_sgemm_128x64_tn
+        b: vectorized_elementwise_kernel_add
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # 16-bit already.
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: ampere_bf16_s16816gemm_bf16_128x64_tn
+        b: vectorized_elementwise_kernel_add
+        device: a100-sxm4-80
+        repeat: 4
+        scale: 100us
+        """,
+        # TF32 uses the tensor cores.
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: ampere_tf32_s1688gemm_128x64_tn
+        b: vectorized_elementwise_kernel_add
+        device: a100-sxm4-80
+        repeat: 4
+        scale: 100us
+        """,
+        # Decode with a few rows is bound by bytes: the weights' type is another rule's matter.
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: gemv2T_kernel_val_float_sgemm
+        phase: decode
+        repeat: 4
+        scale: 100us
+        """,
+        # Science in double precision needs it.
+        """
+        step |...................
+        host abS==============..
+        s7   .aaaaaaaaaaaaabbbbbb
+        a: ampere_dgemm_64x64
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def mixed_precision(study: Study) -> Iterator[Claim]:
+    """Matrix products run in fp32 on the ordinary units while the tensor cores stand idle.
+
+    Why it costs: tensor cores multiply bf16 and fp16 many times as fast as fp32 units do, tf32 several times, and 16-bit
+    tensors are half the bytes.
+
+    What to do: first `torch.set_float32_matmul_precision("high")` (tf32, one line, on Ampere and later); then
+    `torch.autocast(device_type="cuda", dtype=torch.bfloat16)`. Before Ampere fp16 with a `GradScaler`, as its small values
+    underflow.
+
+    How to verify: kernel names show tf32, bf16 or s16816; compare the loss or the outputs over some hundred steps.
+
+    When it must not fire: 16-bit or tf32 already, double precision, and decode with few rows, which is bound by bytes.
+    """
+    if study.phase.name == "decode":
+        return
+    timeline, wall, trace = study.timeline, study.window.wall_ns, study.trace
+    slow = np.array([is_fp32_product(name) for name in trace.names], np.bool_)
+    on = study.operations[timeline.is_kernel[study.operations]]
+    mine = on[slow[trace.name_code[timeline.row[on]]]]
+    mine = mine[~_narrow(study, mine)]
+    ns = int((timeline.end - timeline.start)[mine].sum())
+    if ns < FROM * wall:
+        return
+    low, high, told = _factors(study)
+    names = sorted({readable(timeline.label(op)) for op in mine.tolist()})
+    bf16 = study.hardware is None or "bf16" in study.hardware.peaks
+    underflow = value("gt-fp16-underflow", "min")
+    yield Claim(
+        message=f"{len(mine):,} matrix products in true fp32 take {ns / wall:.1%} of the wall ({ns / 1e6:,.1f} "
+        f"ms), without the tensor "
+        f"cores: {', '.join(names[:3])}.",
+        ns=ns,
+        how='torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16).'
+        if bf16
+        else f"torch.autocast with fp16 and a GradScaler (fp16 ends at {underflow:.1g}); this device has no bf16.",
+        fix=Fix("mixed-precision", "products in 16 bit", _scaled(study, mine, low), _scaled(study, mine, high), assumes=(told,)),
+        evidence=(of_operations(study, mine),),
+        formula=f"{ns / 1e6:,.3f} ms × (1 − factor), factor {high:.2f} to {low:.2f}; bytes fall by "
+        f"{span('gt-mem-2x', 'ratio')[0]:g}",
+        grade="modelled",
+        doubts=() if study.hardware else ("the device's peaks are not known (--hardware NAME)",),
+    )  # fmt: skip
+
+
+def is_fp32_product(name: str) -> bool:
+    """A product of fp32 numbers on the ordinary units, by its kernel's name: `sgemm`, `scudnn`, rocBLAS's `_SB_`."""
+    named = SINGLE.search(name) or (TRUE_FP32.search(name) and dtype_of_kernel(name) == "fp32")
+    lower = name.lower()
+    return bool(named) and kernel_class(name) in PRODUCTS and not any(word in lower for word in NARROW)
+
+
+def _narrow(study: Study, operations: Int64) -> Bool:
+    """[k] the operator's recorded types say that the product is not of fp32 numbers."""
+    costs = study.inkernel.costs
+    other = np.array([*(kind.dtype != "fp32" for kind in costs.kinds), False], np.bool_)
+    return other[costs.kind[operations]]
+
+
+def _factors(study: Study) -> tuple[float, float, str]:
+    """How long such kernels would take, as parts of now: pessimistic, optimistic, and what that assumes."""
+    hardware = study.hardware
+    fast = max((hardware.peaks.get(dtype, 0.0) for dtype in ("bf16", "fp16")), default=0.0) if hardware else 0.0
+    slow = hardware.vector.get("fp32", 0.0) if hardware else 0.0
+    if not fast or not slow:
+        return HALVED, HALVED, "the bytes halve, and the time with them"
+    best = min(slow / fast / EFFICIENT, HALVED)
+    return (
+        HALVED,
+        best,
+        f"pessimistic: half the time; optimistic: {EFFICIENT:.0%} of the 16-bit peak, {fast / slow:.1f} times fp32's",
+    )
+
+
+def _scaled(study: Study, operations: Int64, factor: float) -> Change:
+    def change(graph: Graph) -> Graph:
+        return scaled(graph_index(study, operations), factor)(graph)
+
+    return change

@@ -1,0 +1,100 @@
+from collections.abc import Iterator
+
+from analyzer.attribution import START_UP
+from analyzer.changes import without_host
+from analyzer.evidence import of_causes
+from analyzer.fixes import FIXES, Fix
+from analyzer.health import COLD_SHARE
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+
+FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
+
+
+@rule(
+    title="Start-up inside the window",
+    cites=(),
+    needs=("host",),
+    cold=True,
+    fires=(
+        # A cold start: said, and nothing else is advised.
+        """
+        host d.MMMMMMMMMMa.b.c
+        s7   .d..........aabbcc
+        scale: 1ms
+        """,
+        # One late module load in an otherwise warm loop.
+        """
+        step |...................|...................|...................|...................
+        host a.b.S==============.a.M=====b.S======.a.b.S==============.a.b.S===============.
+        s7   .aaaaaaabbbbbbbbbb...aaaa....bbbbbbbb..aaaaaaaaabbbbbbbbb..aaaaaaaaabbbbbbbbb..
+        scale: 1ms
+        """,
+    ),
+    quiet=(
+        # Loading hides behind queued work.
+        """
+        step |...................
+        host a.b.MMMMM..........
+        s7   .aaaaaaabbbbbbbbbb..
+        repeat: 4
+        scale: 1ms
+        """,
+        # Idle, and nothing is loaded.
+        """
+        step |...................
+        host PPPPPPPPa.b........
+        s7   .........aabbbbbbbb.
+        repeat: 4
+        scale: 1ms
+        """,
+        # Allocation in a warm loop has its own rule.
+        """
+        step |...................
+        host AA.a....F=.bS=====.
+        s7   ....aaaaa...bbbbbbb.
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def module_load(study: Study) -> Iterator[Claim]:
+    """Kernels, libraries or contexts are loaded, or code is compiled, while the device waits.
+
+    Why it costs: the first use of a kernel loads its code, the first use of a library creates handles and workspaces, and
+    `torch.compile` or Triton compile on first call. Each happens once; in a recording it looks like idle time for ever.
+
+    What to do: run some warm-up steps before recording and before measuring. Where the start itself counts: load eagerly
+    (`CUDA_MODULE_LOADING=EAGER`), keep compile caches between runs (`TORCHINDUCTOR_CACHE_DIR`), compile ahead of time.
+
+    How to verify: record again with `schedule(wait=1, warmup=3, active=5)`; no loading is left in the window.
+
+    When it must not fire: loading that queued work hides; memory allocation in a warm loop, which has its own rule.
+    """
+    wall = study.window.wall_ns
+    start_up = sum(study.causes.get(cause, 0) for cause in START_UP)
+    loads = sum(study.causes.get(cause, 0) for cause in ("module-load", "compile"))
+    cold = start_up >= COLD_SHARE * wall and loads > 0
+    lost = start_up if cold else loads
+    if lost < FROM * wall:
+        return
+    causes = START_UP if cold else ("module-load", "compile")
+    evidence = of_causes(study, *causes)
+    gone = without_host(causes)
+    yield Claim(
+        message=f"{lost / wall:.1%} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for {evidence[0].what} and other start-up"
+        + (
+            ": a cold start. What the steady state would gain cannot be told from it, so nothing else is advised."
+            if cold
+            else "."
+        ),
+        ns=lost,
+        how="Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5)."
+        if cold
+        else "Warm up before the loop: run each shape once, load or compile ahead of time.",
+        fix=None if cold else Fix("module-load", FIXES["module-load"].title, gone, gone),
+        evidence=evidence,
+        formula=f"idle time inside start-up calls: {lost / 1e6:,.3f} of {wall / 1e6:,.3f} ms",
+        unpriced="withheld: a cold start" if cold else "",
+        first=cold,
+    )

@@ -1,0 +1,92 @@
+from collections.abc import Iterator
+
+from analyzer.facts import span
+from analyzer.rule import Claim, Evidence, rule
+from analyzer.study import Study
+
+BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
+TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be said about the rest
+
+
+@rule(
+    title="Nothing to do on the timeline",
+    cites=("tvi-gemm-peak-share", "tvi-mfu-good", "tvi-mfu-exceptional", "tvi-floor-is-hard"),
+    needs=("hardware", "shapes"),
+    last=True,
+    fires=(
+        """
+        step |...................
+        host ab.S==============.
+        s7   .aaaaaaaaaabbbbbbbbb
+        a: aten::mm [8192,8192]x[8192,8192] bf16
+        b: aten::mm [8192,8192]x[8192,8192] bf16
+        device: H100 SXM
+        repeat: 4
+        scale: 150us
+        """,
+    ),
+    quiet=(
+        # As busy, but the kernels are far from their roofline.
+        """
+        step |...................
+        host ab.S==============.
+        s7   .aaaaaaaaaabbbbbbbbb
+        a: aten::mm [8192,8192]x[8192,8192] bf16
+        b: aten::mm [8192,8192]x[8192,8192] bf16
+        device: H100 SXM
+        repeat: 4
+        scale: 600us
+        """,
+        # As good, but idle half of the time.
+        """
+        step |.......................................
+        host PPPPPPPPPPPPPPPPPPPPab.S==============.
+        s7   .....................aaaaaaaaaabbbbbbbbb
+        a: aten::mm [8192,8192]x[8192,8192] bf16
+        b: aten::mm [8192,8192]x[8192,8192] bf16
+        device: H100 SXM
+        repeat: 4
+        scale: 150us
+        """,
+        # Nothing is known of the device.
+        """
+        step |...................
+        host ab.S==============.
+        s7   .aaaaaaaaaabbbbbbbbb
+        a: aten::mm [8192,8192]x[8192,8192] bf16
+        b: aten::mm [8192,8192]x[8192,8192] bf16
+        repeat: 4
+        scale: 150us
+        """,
+    ),
+)
+def nothing_to_do(study: Study) -> Iterator[Claim]:
+    """The device is busy nearly all the time, with kernels near what it can do.
+
+    Why it costs: it does not. What is left is less than the effort and the noise of a change.
+
+    What to do: nothing here. Faster needs less work: fewer bytes (quantisation, a smaller model), fewer FLOPs, another
+    algorithm, or another device.
+
+    How to verify: compare with the peak that --hardware assumes, and with a second recording.
+
+    When it must not fire: the device idles, kernels are far from their roofline, or nothing is known of them.
+    """
+    window = study.window
+    wall, busy = window.wall_ns, study.causes.get("unmodelled", 0)
+    parts = {part.cause: part.ns for part in study.inkernel.split(window.start_ns, window.end_ns)}
+    known = sum(ns for cause, ns in parts.items() if cause != "unmodelled")
+    good, _ = span("tvi-gemm-peak-share", "gemm")
+    ideal = parts.get("ideal", 0)
+    if busy < BUSY * wall or known < TOLD * busy or ideal < good * known:
+        return
+    yield Claim(
+        message=f"Kernels run {busy / wall:.1%} of the wall, and their work alone needs {ideal / known:.0%} of that time on this "
+        f"device; {good:.0%} is good.",
+        ns=wall,
+        how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
+        evidence=(Evidence("kernels whose work is known", len(study.operations), known),),
+        formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
+        grade="modelled",
+        unpriced="there is nothing to save",
+    )

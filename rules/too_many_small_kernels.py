@@ -1,0 +1,141 @@
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from analyzer.chains import graph_index
+from analyzer.changes import Change, fused
+from analyzer.evidence import of_operations
+from analyzer.facts import span
+from analyzer.fixes import Fix
+from analyzer.graph import Graph
+from analyzer.kernels import kernel_class
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.trace import Int64
+
+SMALL_NS = 10_000  # a kernel this short costs about as much to launch as it runs
+GAPS = 0.05  # of the wall between small kernels
+BUSY = 0.95  # busy above this share: their number is no matter
+FEWER = 2  # of neighbours, so many become one: what merging operators by hand reaches easily
+
+
+@rule(
+    title="Many kernels too small to be worth their launch",
+    cites=("tvi-kernels-per-layer", "tvi-cause-launch"),
+    needs=("launches",),
+    fires=(
+        """
+        step |.......................................
+        host abcdefghS==============================.
+        s7   .aa..bb..cc..dd..ee..ff..gg..hh.........
+        repeat: 4
+        """,
+        """
+        step |.......................................
+        host abcdefghS==============================.
+        s7   ...a..bb.cc.d..ee.ff..g..hh.aa..bb.cc..d
+        repeat: 3
+        """,
+    ),
+    quiet=(
+        # Pauses, but because the host is slow: graphs are what helps.
+        """
+        step |.......................................
+        host OOaOObOOcOOdOOeOOfOOgOOhS==============.
+        s7   ...a..b..c..d..e..f..g..hhhhhhhhhhhhhhhh
+        repeat: 3
+        """,
+        # Long ones.
+        """
+        step |.......................................
+        host abcdS==================================.
+        s7   .aaaaaaaa..bbbbbbbb..cccccccc..ddddddd..
+        repeat: 4
+        scale: 10us
+        """,
+        # Small, but without pauses.
+        """
+        step |.......................................
+        host abcdefghS==============================.
+        s7   .aaaabbbbbccccdddddeeeefffffgggghhhhhhhh
+        repeat: 4
+        """,
+        # Nodes of a graph: another rule's matter.
+        """
+        step |.......................................
+        host g.......S==============================.
+        s7   .gg..gg..gg..gg..gg..gg..gg..gg.........
+        g: graph
+        repeat: 4
+        """,
+    ),
+)
+def too_many_small_kernels(study: Study) -> Iterator[Claim]:
+    """Half of the kernels run for less than 10 µs, and the pauses between them add up.
+
+    Why it costs: between two kernels the device empties and fills again, however early they were queued. The shorter the
+    kernels, the larger the part of the time that goes to it.
+
+    What to do: merge: one projection for Q, K and V, foreach or fused variants of optimizers, grouped matrix products for
+    experts, `torch.compile`; larger batches; a graph makes the pauses shorter.
+
+    How to verify: record again; there are fewer kernels, their median is longer, the pauses take less of the wall.
+
+    When it must not fire: the device is busy all the same, or graphs replay the kernels.
+    """
+    timeline, wall = study.timeline, study.window.wall_ns
+    on = study.operations[timeline.is_kernel[study.operations] & ~timeline.node[study.operations]]
+    length = (timeline.end - timeline.start)[on]
+    if not len(on) or float(np.median(length)) >= SMALL_NS or study.causes.get("unmodelled", 0) > BUSY * wall:
+        return
+    pairs = _pairs(study, on[length < SMALL_NS])
+    between = sum(int(timeline.start[b] - timeline.end[a]) for a, b in pairs)
+    gaps = min(between, study.causes.get("queued-gap", 0))
+    if gaps < GAPS * wall:
+        return
+    merged = _merged(study, pairs[::FEWER])
+    low, high = span("tvi-kernels-per-layer", "kernels")
+    steps = max(study.repetition.count, 1)
+    yield Claim(
+        message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
+        f"(median); the pauses "
+        f"between small ones take {gaps / wall:.1%} of the wall ({gaps / 1e6:,.2f} ms). A layer needs "
+        f"{low:.0f} to {high:.0f} kernels.",
+        ns=gaps,
+        how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work.",
+        fix=Fix(
+            "fewer-kernels", "neighbouring small kernels are merged", merged, merged,
+            assumes=(f"every {FEWER} neighbouring small kernels become one that takes as long as both",), low_share=0.5,
+        ),
+        evidence=(of_operations(study, on[length < SMALL_NS], f"kernels under {SMALL_NS / 1e3:g} µs"),),
+        formula=f"pauses between {len(pairs):,} pairs of neighbours, {between / 1e6:,.3f} ms",
+        grade="modelled",
+    )  # fmt: skip
+
+
+def _pairs(study: Study, small: Int64) -> list[tuple[int, int]]:
+    """Neighbours on a stream that are both small and merge: no communication, no copies."""
+    timeline = study.timeline
+    merges = [op for op in small.tolist() if kernel_class(timeline.label(op)) != "communication"]
+    order = sorted(merges, key=lambda op: (int(timeline.stream[op]), int(timeline.start[op])))
+    found = []
+    for a, b in pairwise(order):
+        if timeline.stream[a] == timeline.stream[b] and 0 < timeline.start[b] - timeline.end[a] < 20 * SMALL_NS:
+            found.append((a, b))
+    return found
+
+
+def _merged(study: Study, pairs: list[tuple[int, int]]) -> Change:
+    taken: set[int] = set()
+    runs = []
+    for a, b in pairs:
+        if not taken & {a, b}:
+            taken |= {a, b}
+            runs.append(np.array([a, b]))
+    whole = [int((study.timeline.end - study.timeline.start)[run].sum()) for run in runs]
+
+    def change(graph: Graph) -> Graph:
+        return fused([graph_index(study, run) for run in runs], whole, host=False)(graph)
+
+    return change

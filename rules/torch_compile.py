@@ -1,0 +1,109 @@
+from collections.abc import Iterator
+
+from analyzer.chains import LIGHT, most_common_class
+from analyzer.evidence import of_causes
+from analyzer.facts import span
+from analyzer.rule import Claim, Evidence, rule
+from analyzer.study import Study
+
+LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
+LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
+SERVERS = frozenset({"vLLM", "SGLang", "TensorRT-LLM", "TensorRT"})
+
+
+@rule(
+    title="The model runs eagerly",
+    cites=("gt-compile-gain", "ai-compile-1.5-4", "ai-verify-after"),
+    needs=("operators", "launches"),
+    fires=(
+        """
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        repeat: 4
+        scale: 10us
+        """,
+        """
+        step |.........................
+        host mabcOS==================..
+        s7   .mmmmmmmaaaaaabbbbbbcccccc
+        m: ampere_bf16_gemm
+        a: vectorized_elementwise_kernel_mul
+        b: vectorized_elementwise_kernel_add
+        c: layer_norm_kernel
+        repeat: 4
+        scale: 10us
+        """,
+    ),
+    quiet=(
+        # Compiled: Triton's kernels say so.
+        """
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        a: triton_poi_fused_add_mul_0
+        repeat: 4
+        scale: 10us
+        """,
+        # Large matrix products, queued.
+        """
+        step |.........................
+        host mOn.S===================..
+        s7   .mmmmmmmmmmmmmnnnnnnnnnnnn
+        m: ampere_bf16_gemm
+        n: ampere_bf16_gemm
+        repeat: 4
+        scale: 10us
+        """,
+        # Graphs replay it.
+        """
+        step |...................
+        host OOOOOO.g...........
+        s7   ........gg.gg.gg.gg.
+        g: graph
+        repeat: 4
+        """,
+    ),
+)
+def torch_compile(study: Study) -> Iterator[Claim]:
+    """Every operator of the model is looked up, checked and launched by itself, though the same ones come in every step.
+
+    Why it costs: eager execution pays for each operator on the host and for each intermediate in memory. A compiler sees
+    the whole graph once, fuses what belongs together and launches less.
+
+    What to do: `torch.compile(model)` for the hot part, `mode="reduce-overhead"` where launches are the matter;
+    `dynamic=False` and padded shapes against recompiles. It takes minutes at first: worth it for long runs.
+
+    How to verify: compare outputs with the eager model, then record again after warm-up: `Torch-Compiled Region` and
+    `triton_` kernels are there, no compile frames inside the steps.
+
+    When it must not fire: it is compiled already, graphs replay it, a serving engine runs it, or big matrix products fill
+    the time.
+    """
+    wall = study.window.wall_ns
+    if any(use.role in ("compiler", "graphs") or use.name in SERVERS for use in study.uses):
+        return
+    classes = most_common_class(study)
+    whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
+    launching = sum(study.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
+    fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
+    if not fuses and launching < LAUNCHING * wall:
+        return
+    low, high = span("gt-compile-gain", "gain")
+    reasons = (
+        [f"{launching / wall:.1%} of the wall goes to launching operators one by one"]
+        if launching >= LAUNCHING * wall
+        else []
+    )
+    reasons += [f"{light / whole:.1%} of the kernels' time is in memory-bound kernels"] if fuses else []
+    yield Claim(
+        message=f"Nothing is compiled, and {' and '.join(reasons)}.",
+        ns=max(launching, light if fuses else 0),
+        how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
+        evidence=(
+            *of_causes(study, "framework", "python"),
+            Evidence("memory-bound kernels", len(study.operations), light),
+        ),
+        formula=f"context only: {low:.0%} to {high:.0%} faster after minutes of compiling was claimed for training",
+        unpriced="it is one way to what cuda-graphs and fuse-elementwise are priced for; their savings are not added up again",
+    )

@@ -1,0 +1,111 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import at_ms
+from analyzer.health import CUT_NS, UNRECORDED_SHARE, unexplained
+from analyzer.rule import Claim, Evidence, rule
+from analyzer.study import Study
+from analyzer.trace import Bool, Int64
+
+
+@rule(
+    title="Not all of the GPU's work was recorded",
+    cites=(),
+    cold=True,
+    fires=(
+        # A replay of a graph, some of whose nodes are missing.
+        """
+        step |...................................
+        host g.h.S=============================..
+        s7   .ggggg....................ggggg.hhh..
+        g: graph
+        h: graph
+        repeat: 3
+        scale: 100us
+        """,
+        # A launched kernel waits for work that was cut away.
+        """
+        host a.b.S==================================
+        s7   .a..............................bbbbbb
+        scale: 1ms
+        """,
+    ),
+    quiet=(
+        # Every node is there.
+        """
+        step |..............
+        host g.h.S========..
+        s7   .gggggggggghhh..
+        g: graph
+        h: graph
+        repeat: 3
+        scale: 100us
+        """,
+        # The device waits, but for the host.
+        """
+        step |...................................
+        host OOOOOOOOOOOOOOOOOOOOOOOO.a.b.S=====..
+        s7   ..........................aaaabbbbb..
+        repeat: 3
+        scale: 100us
+        """,
+        # A short wait between two operations is the device's own.
+        """
+        step |..............
+        host a.b.S========..
+        s7   .aaaa.bbbbbb...
+        repeat: 3
+        scale: 10us
+        """,
+    ),
+)
+def trace_quality(study: Study) -> Iterator[Claim]:
+    """The device seems idle where it was not: work ran that the recording does not hold.
+
+    Why it costs: it costs nothing at run time, but every share, and every saving that rests on this time, is wrong. Some
+    recorders leave out nodes of CUDA graphs; recordings that were cut, or started while the device was busy, lack what the
+    first operations waited for.
+
+    What to do: graphs: a newer CUPTI (a newer PyTorch brings it), with Nsight `--cuda-graph-trace=node`. Cut recordings:
+    start after a synchronise, stop after the device is done, and do not edit the file.
+
+    How to verify: record again; this finding is gone, and the device is as busy as the kernels' own times say.
+
+    When it must not fire: the device waits for the host, or short pauses between operations.
+    """
+    window, pieces = study.window, study.attribution.pieces
+    ns, in_graph = unexplained(study.attribution, window)
+    holes = int(ns[in_graph].sum())
+    if holes >= UNRECORDED_SHARE * window.wall_ns:
+        yield Claim(
+            message=f"{holes / window.wall_ns:.1%} of the wall ({holes / 1e6:,.1f} ms) are holes inside submitted graph replays: "
+            "kernels ran there that were not recorded. This is not idle time.",
+            ns=holes,
+            how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
+            evidence=(_where(study, "holes in graph replays", ns, in_graph),),
+            formula=f"waits of submitted operations inside replays that nothing explains: {holes / 1e6:,.3f} ms",
+            grade="modelled",
+            unpriced="what the trace does not hold cannot be saved",
+            first=True,
+        )
+    cut = (ns >= CUT_NS) & ~in_graph & (pieces.side == 1)
+    lost = int(ns[cut].sum())
+    if lost:
+        yield Claim(
+            message=f"{lost / window.wall_ns:.1%} of the wall ({lost / 1e6:,.1f} ms) submitted operations waited for "
+            f"work that the trace "
+            "does not hold: it was cut, or began while the device was busy.",
+            ns=lost,
+            how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",
+            evidence=(_where(study, "waits for nothing recorded", ns, cut),),
+            formula=f"waits of submitted operations over {CUT_NS / 1e6:g} ms that nothing explains: {lost / 1e6:,.3f} ms",
+            grade="modelled",
+            unpriced="what the trace does not hold cannot be saved",
+            first=True,
+        )
+
+
+def _where(study: Study, what: str, ns: Int64, mask: Bool) -> Evidence:
+    starts = study.attribution.pieces.start[mask]
+    return Evidence(what, len(starts), int(ns[mask].sum()), at_ms(study, np.sort(starts).tolist()))
