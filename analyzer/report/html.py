@@ -25,6 +25,7 @@ from analyzer.advice import Advice, DeviceAdvice
 from analyzer.compare import Comparison
 from analyzer.gate import Check
 from analyzer.report import charts
+from analyzer.report.ranks import lines as rank_lines
 from analyzer.report.shareable import shareable
 from analyzer.report.terminal import UNITS
 from analyzer.report.text import FORMATS, LABELS, bandwidth, by_class, decimals, moved, ms, share_of, sides_of, waits_of
@@ -190,7 +191,7 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     made.globals.update(
         share=share, ms=ms, decimals=decimals, where=where, labels=LABELS, formats=FORMATS, by_class=by_class,
-        sides_of=sides_of, waits_of=waits_of, made_of=charts.MADE_OF,
+        sides_of=sides_of, waits_of=waits_of, made_of=charts.MADE_OF, rank_lines=rank_lines,
     )  # fmt: skip
     return made
 
