@@ -161,6 +161,11 @@ def sound(result: Result, events: int = 4) -> None:
     assert queue_delays(result.trace) == {"relu_kernel": [5]}
 
 
+def damage(result: Result) -> list[Json]:
+    """What is said of the file's text; that it holds a Python frame is no damage."""
+    return [note for note in result.json["health"] if note["code"] != "profiler-stacks"]
+
+
 def renamed(to: str) -> str:
     return TEXT.replace("train.py(12): run", to)
 
@@ -182,7 +187,7 @@ for name, write in {
     @case(f"01-malformed-json/{name}", write)
     def whole(result: Result) -> None:
         sound(result)
-        assert result.json["health"] == []
+        assert damage(result) == []
         listed = result.path.name in ("bare_list.json", "no_closing_bracket.json")
         assert result.json["traces"][0]["base_ns"] == (None if listed else BASE)
         if result.path.name == "bigint.json":
@@ -210,7 +215,7 @@ for name, write, cause in (
         events = result.json["traces"][0]["events"]
         assert events == 4 or (not whole and events == 3)
         sound(result, events)
-        (note,) = result.json["health"]
+        (note,) = damage(result)
         assert (note["code"], note["count"]) == ("repaired-event" if events == 4 else "dropped-event", 1)
         assert "line" in note["message"]
         assert cause in note["message"]
@@ -222,7 +227,7 @@ CUT = TEXT[: TEXT.index('"train.py') + 8]
 @case("01-malformed-json/truncated.json", text_file(CUT))
 def truncated(result: Result) -> None:
     sound(result, 3)
-    (note,) = result.json["health"]
+    (note,) = damage(result)
     assert note["code"] == "partial"
     assert "3 complete events" in note["message"]
 
