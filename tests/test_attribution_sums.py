@@ -264,7 +264,7 @@ def compare(found: DeviceAdvice, operations: list[Operation], window: tuple[int,
     assert found.communication_total_ns == running * US
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example([call(3, 5, 1), kernel(10, 20, 1), kernel(25, 25, 2)])
 @example([kernel(2, 2), call(3, 5, 1), kernel(10, 20, 1)])
 @example([op("aten::mm", 1, 9), kernel(2, 2)])
@@ -380,7 +380,7 @@ def host_cause(records: list[Record], threads: list[int], frames: bool, t: int) 
     return "host-unknown"
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(programs())
 def test_causes_of_the_hosts_side(
     program: tuple[list[Event], list[Record], list[tuple[int, int, Record]]],
