@@ -21,7 +21,7 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.host import Doing, Host, Segments
-from analyzer.intervals import Intervals, Overlaps, overlaps, remainder, union
+from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder, union
 from analyzer.timeline import (
     COMMUNICATION,
     COMPUTE,
@@ -236,7 +236,7 @@ class _Calls:
         if not len(linked):
             return set()
         _, first = np.unique(trace.name_code[timeline.row[linked]], return_index=True)
-        launches, firsts = np.unique(timeline.launch[linked]), timeline.launch[linked[first]]
+        launches, firsts = ascending(timeline.launch[linked]), timeline.launch[linked[first]]
         usual = np.median(trace.end_ns[launches] - trace.start_ns[launches])
         slow = firsts[trace.end_ns[firsts] - trace.start_ns[firsts] > usual + LONG_CALL_NS]
         return set(slow.tolist()) | self._enclosing(Doing.MODULE) | self._around_module_loading()
@@ -258,7 +258,7 @@ class _Calls:
         loading = np.flatnonzero((trace.kind == Kind.OVERHEAD) & (host.doing == Doing.MODULE) & (trace.thread == NONE))
         if not len(loading):
             return set()
-        launches = np.unique(self.timeline.launch[self.timeline.linked])
+        launches = ascending(self.timeline.launch[self.timeline.linked])
         span = union(trace.start_ns[loading], trace.end_ns[loading])
         first = np.searchsorted(span.start, trace.start_ns[launches], side="left")
         within = first < len(span.start)
@@ -315,7 +315,7 @@ def _claim(
         return left, claimed
     wanted = threads[left.left]
     rest = []
-    for thread in np.unique(wanted).tolist():
+    for thread in ascending(wanted).tolist():
         everything = np.flatnonzero(wanted == thread)
         if thread not in segments:
             rest.append(Overlaps(*(column[everything] for column in left)))
@@ -427,10 +427,12 @@ def _record_causes(
     return cause, staging | first | soft
 
 
-def causes_of_segments(timeline: Timeline, segments: Segments, blocking: Blocking) -> Int8:
-    """[k] the cause that each stretch of a thread's time is, should the device wait for it."""
-    ns = segments.end - segments.start
-    return _record_causes(timeline, segments.row, segments.doing, ns, blocking, _Calls(timeline))[0]
+def causes_of_segments(timeline: Timeline, blocking: Blocking) -> Iterable[tuple[int, Segments, Int8]]:
+    """For each launching thread the cause that each stretch of its time is, should the device wait for it."""
+    calls = _Calls(timeline)
+    for thread, segments in timeline.host.segments.items():
+        ns = segments.end - segments.start
+        yield thread, segments, _record_causes(timeline, segments.row, segments.doing, ns, blocking, calls)[0]
 
 
 def silent_cause(timeline: Timeline, segments: Segments, ns: Int64) -> Int8:
@@ -515,7 +517,7 @@ def _refills(timeline: Timeline, pieces: Pieces, blocking: Blocking) -> Pieces:
     trace = timeline.trace
     calls = calls[np.argsort(trace.end_ns[blocking.row[calls]], kind="stable")]
     returned = trace.end_ns[blocking.row[calls]]
-    launches = np.sort(trace.start_ns[np.unique(timeline.launch[timeline.linked])])
+    launches = np.sort(trace.start_ns[ascending(timeline.launch[timeline.linked])])
     taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
     source = {kind: np.full(len(generic), NONE, np.int64) for kind in ("sync", "copy")}
     compiled.call(
@@ -578,7 +580,7 @@ def _relabel(pieces: Pieces, generic: Int64, taken: dict[str, Int64], source: di
                 part.side,
                 source[kind][keep],
                 np.ones(n, np.bool_),
-            )  # fmt: skip
+            )
         )
     keep = np.flatnonzero(end > second)
     part = _take(pieces, generic[keep])

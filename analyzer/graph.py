@@ -24,7 +24,7 @@ import numpy as np
 from analyzer import compiled
 from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution, causes_of_segments, silent_cause
 from analyzer.host import Doing, Host
-from analyzer.intervals import Intervals, overlaps, remainder
+from analyzer.intervals import Intervals, ascending, overlaps, remainder
 from analyzer.timeline import Blocking, Timeline
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
 
@@ -278,8 +278,9 @@ class _Operations:
     @cached_property
     def lane(self) -> Int64:
         """[m] device and stream as one number."""
-        key = np.stack([self.device, self.trace.stream[self.row]])
-        return np.unique(key, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        streams = ascending(self.trace.stream[self.row])
+        key = self.device * max(len(streams), 1) + np.searchsorted(streams, self.trace.stream[self.row])
+        return np.asarray(np.searchsorted(np.flatnonzero(np.bincount(key)), key), np.int64)
 
     @cached_property
     def previous(self) -> Int64:
@@ -293,26 +294,22 @@ class _Operations:
     @cached_property
     def graph(self) -> Bool:
         """[m] one of several operations of a launch."""
-        linked = np.flatnonzero(self.linked)
-        _, inverse, count = np.unique(self.launch[linked], return_inverse=True, return_counts=True)
-        result = np.zeros(len(self.row), np.bool_)
-        result[linked] = count[inverse] > 1
-        return result
+        count = np.bincount(self.launch[self.linked], minlength=len(self.trace))
+        return np.asarray(self.linked & (count[self.launch] > 1), np.bool_)
 
     @cached_property
     def first(self) -> Bool:
         """[m] the first operation of its launch by start: the only one the host submits."""
-        linked = np.flatnonzero(self.linked)
-        result = np.zeros(len(self.row), np.bool_)
-        _, at = np.unique(self.launch[linked], return_index=True)
-        result[linked[at]] = True
-        return result
+        number = np.arange(len(self.row))
+        earliest = np.full(len(self.trace), NONE, np.int64)
+        earliest[self.launch[self.linked][::-1]] = number[self.linked][::-1]
+        return np.asarray(self.linked & (earliest[self.launch] == number), np.bool_)
 
 
 def _all_blocking(attributions: Sequence[Attribution], operations: _Operations) -> Blocking:
     """Blocking calls of all devices of the process, each once; and frees that waited for the device (inferred)."""
     frees = _waiting_frees(attributions[0].timeline, operations)
-    row = np.unique(np.concatenate([*(a.blocking.row for a in attributions), frees]))
+    row = ascending(np.concatenate([*(a.blocking.row for a in attributions), frees]))
     is_copy, busy = np.zeros(len(row), np.bool_), np.zeros(len(row), np.int64)
     for a in attributions:
         at = np.searchsorted(row, a.blocking.row)
@@ -350,8 +347,9 @@ def _queue_full(operations: _Operations, trace: Trace) -> Int64:
 def _collect_calls(
     trace: Trace, host: Host, operations: _Operations, blocking: Blocking, queue: Int64, marks: Int64
 ) -> _Calls:  # fmt: skip
-    rows = np.unique(np.concatenate([operations.launch[operations.linked], blocking.row]))
-    threads = np.array(sorted({*host.launching, *trace.thread[rows].tolist()} - {NONE}), np.int64)
+    rows = ascending(np.concatenate([operations.launch[operations.linked], blocking.row]))
+    threads = np.union1d(np.array(host.launching, np.int64), np.flatnonzero(np.bincount(trace.thread[rows] + 1)) - 1)
+    threads = threads[threads != NONE]
     marks = marks[np.isin(trace.thread[marks], threads)]
     waits = np.isin(rows, blocking.row) | np.isin(rows, queue)
     row = np.concatenate([rows, marks, marks])
@@ -918,7 +916,7 @@ def _not_before_predecessors(operations: _Operations, key: Int64) -> Int64:
     """Where skewed clocks moved an operation behind its launch, those after it on its stream move with it."""
     moved = np.flatnonzero(key > operations.start)
     result = key.copy()
-    for lane in np.unique(operations.lane[moved]).tolist():
+    for lane in ascending(operations.lane[moved]).tolist():
         mine = np.flatnonzero(operations.lane == lane)
         result[mine] = np.maximum.accumulate(key[mine])
     return result
@@ -930,8 +928,7 @@ def _host_time(
     """What the host did on each host edge, by cause."""
     found = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
     timeline = attribution.timeline
-    for thread, segments in timeline.host.segments.items():
-        causes = causes_of_segments(timeline, segments, attribution.blocking)
+    for thread, segments, causes in causes_of_segments(timeline, attribution.blocking):
         of_thread = np.flatnonzero((spans.thread == thread) & (spans.end > spans.start))
         for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
             mine = of_thread[spans.group[of_thread] == group]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import compiled
-from analyzer.intervals import Intervals, overlaps, remainder, union
+from analyzer.intervals import Intervals, ascending, overlaps, remainder, union
 from analyzer.trace import NONE, Bool, Int8, Int32, Int64, Kind, Trace
 
 
@@ -212,8 +212,8 @@ def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
 def _launching_threads(trace: Trace, process: int) -> list[int]:
     operations = trace.operations
     launches = trace.launch[operations[trace.process[operations] == process]]
-    threads, count = np.unique(trace.thread[np.unique(launches[launches != NONE])], return_counts=True)
-    return [int(t) for t in threads[np.argsort(-count, kind="stable")] if t != NONE]
+    count = np.bincount(trace.thread[ascending(launches[launches != NONE])] + 1)[1:]
+    return [t for t in np.argsort(-count, kind="stable").tolist() if count[t]]
 
 
 def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Int64]:

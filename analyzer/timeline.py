@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzer.host import Doing, Host
-from analyzer.intervals import Intervals, intersect, total, union
+from analyzer.intervals import Intervals, ascending, intersect, total, union
 from analyzer.kernels import copy_direction, copy_memory, is_communication
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
 
@@ -53,7 +53,7 @@ class Timeline:
 
     @cached_property
     def linked(self) -> Bool:
-        return self.launch != NONE
+        return np.asarray(self.launch != NONE, np.bool_)
 
     @cached_property
     def launch_start(self) -> Int64:
@@ -67,11 +67,8 @@ class Timeline:
     @cached_property
     def node(self) -> Bool:
         """[m] one of several operations of the same launch: a node of a graph replay."""
-        result = np.zeros(len(self.row), np.bool_)
-        linked = np.flatnonzero(self.linked)
-        _, inverse, count = np.unique(self.launch[linked], return_inverse=True, return_counts=True)
-        result[linked] = count[inverse] > 1
-        return result
+        count = np.bincount(self.launch[self.linked], minlength=len(self.trace))
+        return np.asarray(self.linked & (count[self.launch] > 1), np.bool_)
 
     @cached_property
     def later_node(self) -> Bool:
@@ -141,7 +138,7 @@ def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
     does = operation_classes(trace, operations)
     key = trace.process[operations].astype(np.int64) * (1 << 32) + trace.device[operations]
     result = []
-    for value in np.unique(key).tolist():
+    for value in ascending(key).tolist():
         mine = key == value
         process = int(trace.process[operations[np.flatnonzero(mine)[0]]])
         device = int(trace.device[operations[np.flatnonzero(mine)[0]]])
@@ -200,10 +197,15 @@ def find_gaps(timeline: Timeline) -> Gaps:
 
 def _ended_on_stream(timeline: Timeline, covering: Int64, start: Int64, closing: Int64) -> Bool:
     """[g] an operation of the closing stream ended at the gap's start."""
-    ends = covering[np.isin(timeline.end[covering], start)]
-    pairs = set(zip(timeline.end[ends].tolist(), timeline.stream[ends].tolist(), strict=True))
-    wanted = zip(start.tolist(), timeline.stream[closing].tolist(), strict=True)
-    return np.fromiter((pair in pairs for pair in wanted), np.bool_, len(start))
+    if not len(start):
+        return np.empty(0, np.bool_)
+    streams = ascending(timeline.stream)
+    stream = np.searchsorted(streams, timeline.stream)
+    gap = np.minimum(np.searchsorted(start, timeline.end[covering]), len(start) - 1)
+    ends = start[gap] == timeline.end[covering]
+    keys = ascending(gap[ends] * len(streams) + stream[covering[ends]])
+    wanted = np.arange(len(start)) * len(streams) + stream[closing]
+    return np.searchsorted(keys, wanted, side="right") > np.searchsorted(keys, wanted)
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
     waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies]) & mine[calls]
     named = np.array([synchronous_copy(trace.label(row)) for row in calls.tolist()], np.bool_)
-    copies_row = np.unique(calls[waits & (long | named)])
+    copies_row = ascending(calls[waits & (long | named)])
     row = _outermost(np.union1d(syncs, copies_row), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])
     return Blocking(row, np.isin(row, copies_row), covered(span, timeline.busy))
@@ -269,7 +271,7 @@ def exposed(timeline: Timeline, start: int, end: int) -> list[tuple[int, int]]:
     """(what, ns) for each class of operation: the time in [start, end) in which no earlier class runs. Measured."""
     window = Intervals(np.array([start]), np.array([end]))
     result, taken, taken_ns = [], Intervals(np.empty(0, np.int64), np.empty(0, np.int64)), 0
-    for what in np.unique(timeline.does).tolist():
+    for what in np.flatnonzero(np.bincount(timeline.does)).tolist():
         mine = intersect(timeline.union_of(timeline.does == what), window)
         taken = union(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end]))
         ns = total(taken)

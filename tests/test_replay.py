@@ -30,7 +30,7 @@ def saved(study: Study, change: Change) -> int:
 
 
 def blocking_calls_of(graph: Graph) -> list[int]:
-    return np.unique(graph.ref[graph.point == Point.RETURN]).tolist()
+    return [int(row) for row in np.unique(graph.ref[graph.point == Point.RETURN])]
 
 
 def removals(graph: Graph) -> dict[str, tuple[tuple[str, ...], Change]]:
