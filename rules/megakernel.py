@@ -13,6 +13,7 @@ from analyzer.pricing import Floats, in_graph, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
+from analyzer.units import duration
 
 LOST = 0.15  # of the decode between and at the ends of kernels: less does not pay for a kernel written for one model
 NEAR = 0.75  # of the bandwidth in use: the best published megakernel reaches little more
@@ -135,7 +136,7 @@ def megakernel(study: Study) -> Iterator[Claim]:
     )  # fmt: skip
     claim = Claim(
         message=f"{lost / decode.ns:.0%} of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
-        f"({gaps.sum() / 1e6:,.3g} ms) and to their ends ({ends.sum() / 1e6:,.3g} ms)"
+        f"({duration(int(gaps.sum()))}) and to their ends ({duration(int(ends.sum()))})"
         + (f"; {decode.reach:.0%} of the bandwidth is used." if decode.reach is not None else "."),
         ns=lost,
         how="If one user's latency counts and the model has one, try a megakernel; otherwise fuse into fewer kernels.",

@@ -8,6 +8,7 @@ from analyzer.facts import value
 from analyzer.pricing import faster, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import duration
 
 FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
 KEPT = (
@@ -153,10 +154,10 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     if reading > FROM * decode.ns:
         small = 1 / value("gt-int8", "ratio")
         saved = (1 - small) * read / model.attainable * 1e9
-        floor = (read.sum() / passes / study.hardware.bandwidth * 1e3) if passes and study.hardware else None
+        floor = (read.sum() / passes / study.hardware.bandwidth * 1e9) if passes and study.hardware else None
         yield Claim(
             message=f"Reading weights takes {reading / decode.ns:.0%} of the decode: {read.sum() / 1e9:.3g} GB in the window"
-            + (f", at least {floor:.3g} ms a pass and {floor * small:.3g} ms in 8 bits." if floor else "."),
+            + (f", at least {duration(round(floor))} a pass and {duration(round(floor * small))} in 8 bits." if floor else "."),
             ns=int(np.minimum(lengths(study, operations), read / model.attainable * 1e9).sum()),
             how=f"Quantize the weights to {'FP8' if study.hardware and 'fp8' in study.hardware.peaks else 'INT8'}; "
             f"4 bits would divide their bytes by {value('gt-int4', 'ratio'):g}. Check the answers on your own tasks.",

@@ -17,9 +17,7 @@ HEADINGS = ("Why it costs", "What to do", "How to verify", "When it must not fir
 FOLDER = Path(__file__).parents[1] / "rules"
 
 NOT_YET = {
-    "activation-checkpointing", "alignment-padding", "channels-last", "ddp-bucket", "flash-attention", "fp8-training",
-    "fsdp-sharding", "grad-accum-nosync", "low-occupancy-tail", "moe", "pipeline-bubble", "prefill-decode-interference",
-    "topology",
+    "ddp-bucket", "fsdp-sharding", "grad-accum-nosync", "pipeline-bubble", "topology",
 }  # fmt: skip
 """Rules that facts.toml names and that are still to be written."""
 

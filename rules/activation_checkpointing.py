@@ -1,0 +1,152 @@
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_causes, of_operations
+from analyzer.facts import value
+from analyzer.pricing import faster, lengths
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.summary import allocation_calls, memory_use
+from analyzer.trace import NONE, Int64
+
+ROOM = 0.3  # of the device's memory free at the peak, from which some of the activations could stay
+FULL = 0.9  # of it in use, from which an allocator that frees and allocates in the loop is short of it
+KEPT = 0.5  # pessimistic: half of the layers go on recomputing, as the memory holds no more
+RECOMPUTES = re.compile(
+    r"CheckpointFunctionBackward|torch/utils/checkpoint\.py\(\d+\): (?:unpack_hook|recompute_fn|inner_unpack|backward)"
+)
+BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFunction)")
+
+
+@rule(
+    title="Activations are recomputed, or could be",
+    cites=("tvi-checkpoint-cost", "tvi-matrix-checkpointing"),
+    needs=("memory", "hardware"),
+    phases=("training",),
+    because="tvi-matrix-checkpointing",
+    fires=(
+        # The forward of a layer again, within its backward, and half of the memory is free.
+        """
+        step |.....................
+        host a..b....c.S=========..
+        host ..O===................
+        s7   .aaaaaaabbbbbbccccc...
+        O: CheckpointFunctionBackward
+        repeat: 3
+        memory: 40GB
+        device: H100 SXM
+        phase: training
+        """,
+        # No room: the allocator frees and allocates in every step.
+        """
+        step |.....................
+        host a.F=.A=.b.S==========.
+        s7   .aa......bbbbbbbbbbb..
+        repeat: 3
+        memory: 82GB
+        device: H100 SXM
+        phase: training
+        """,
+    ),
+    quiet=(
+        # Recomputed, and the memory is needed.
+        """
+        step |.....................
+        host a..b....c.S=========..
+        host ..O===................
+        s7   .aaaaaaabbbbbbccccc...
+        O: CheckpointFunctionBackward
+        repeat: 3
+        memory: 78GB
+        device: H100 SXM
+        phase: training
+        """,
+        # Nothing is recomputed.
+        """
+        step |.....................
+        host a..b....c.S=========..
+        host ..O===................
+        s7   .aaaaaaabbbbbbccccc...
+        O: autograd::engine::evaluate_function: AddmmBackward0
+        repeat: 3
+        memory: 40GB
+        device: H100 SXM
+        phase: training
+        """,
+        # Memory was not recorded: nothing is guessed.
+        """
+        step |.....................
+        host a..b....c.S=========..
+        host ..O===................
+        s7   .aaaaaaabbbbbbccccc...
+        O: CheckpointFunctionBackward
+        repeat: 3
+        device: H100 SXM
+        phase: training
+        """,
+    ),
+)
+def activation_checkpointing(study: Study) -> Iterator[Claim]:
+    """Layers run forward a second time during backward although memory is free, or memory is short and none does.
+
+    Why it costs: recomputing the activations of all layers adds a third of the step's arithmetic. It pays where it lets a
+    model or a batch fit, not beside free memory.
+
+    What to do: with room, checkpoint fewer layers, or only the cheap ones (selective checkpointing), or use the room for a
+    larger batch. Without room, checkpoint some layers (`torch.utils.checkpoint`, `use_reentrant=False`).
+
+    How to verify: record again with memory; the peak stays below the device's, the recomputed kernels are gone.
+
+    When it must not fire: memory was not recorded, the memory is needed, nothing is recomputed, or it is inference.
+    """
+    assert study.hardware is not None
+    memory, wall = study.hardware.memory_bytes, study.window.wall_ns
+    peaks = [use.peak_reserved or use.peak_allocated or 0 for use in memory_use(study.trace.memory) if use.device >= 0]
+    used = max(peaks, default=0) / memory
+    again = _recomputed(study)
+    if len(again) and 0 < used < 1 - ROOM:
+        time = int(lengths(study, again).sum())
+        yield Claim(
+            message=f"Recomputing activations takes {time / wall:.1%} of the wall ({len(again):,} operations) while "
+            f"{1 - used:.0%} of the memory is free at the peak.",
+            ns=time,
+            how="Checkpoint fewer layers, as many as the free memory holds, or use the memory for a larger batch.",
+            fix=faster(
+                study, "activation-checkpointing", "activations kept", again, KEPT, 0.0,
+                assumes=(f"pessimistic: {KEPT:.0%} of the layers go on recomputing; optimistic: none",),
+            ),
+            evidence=(of_operations(study, again),),
+            formula=f"peak {used * memory / 1e9:.3g} GB of {memory / 1e9:.3g} GB",
+            grade="modelled",
+            doubts=("how much memory the activations would take is not recorded",),
+        )  # fmt: skip
+    calls = allocation_calls(study.timeline, study.window.start_ns, study.window.end_ns)
+    if not len(again) and used > FULL and calls >= max(len(study.kept_steps), 1):
+        yield Claim(
+            message=f"{used:.0%} of the memory is in use at the peak, and the allocator frees and allocates in the loop "
+            f"({calls} calls).",
+            ns=study.causes.get("allocator", 0),
+            how="Would checkpointing some layers make room? It costs about "
+            f"{value('tvi-checkpoint-cost', 'extra_flop'):.0%} more arithmetic where all layers do it; a smaller batch is the "
+            "other way.",
+            evidence=of_causes(study, "allocator"),
+        )
+
+
+def _recomputed(study: Study) -> Int64:
+    """Operations launched by the forward of a checkpoint within backward."""
+    trace, timeline, host = study.trace, study.timeline, study.timeline.host
+    codes = np.array(
+        [1 if RECOMPUTES.search(name) else 2 if BACKWARD.match(name) else 0 for name in trace.names], np.int8
+    )
+    mine = study.operations[timeline.linked[study.operations]]
+    calls, which = np.unique(timeline.launch[mine], return_inverse=True)
+    found, at = np.zeros(len(calls), np.int8), host.parent[calls].astype(np.int64)
+    while ((at != NONE) & (found == 0)).any():  # upwards, until the first record that says which
+        open_ = np.flatnonzero((at != NONE) & (found == 0))
+        found[open_] = codes[trace.name_code[at[open_]]]
+        at[open_] = host.parent[at[open_]]
+    again: Int64 = mine[found[which] == 1]
+    return again

@@ -1,0 +1,159 @@
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.facts import value
+from analyzer.formulas import Cost
+from analyzer.pricing import faster, lengths
+from analyzer.rule import Claim, rule
+from analyzer.shapes import BYTES
+from analyzer.study import Study
+from analyzer.trace import NONE, Bool, Int64
+
+FROM = 0.05  # of the wall in such products: a fifth of them is then a percent
+ROWS = 16  # fewer rows are bound by reading the weights, aligned or not
+MORE = 0.15  # of further work that padding may add: above it eats what it gives
+
+
+@rule(
+    title="Matrix products with odd sizes",
+    cites=("gt-pad-128b", "gt-tile-16", "gt-127-128"),
+    needs=("shapes", "hardware"),
+    fires=(
+        """
+        step |.....................
+        host a.b.S=================
+        s7   .aaaaaaaaaaabbbbbbb...
+        a: aten::mm [4096,4096]x[4096,50257] bf16
+        b: aten::add [4096,4096]x[4096,4096] bf16
+        repeat: 3
+        scale: 1ms
+        device: H100 SXM
+        """,
+    ),
+    quiet=(
+        # A multiple of 16 bytes.
+        """
+        step |.....................
+        host a.b.S=================
+        s7   .aaaaaaaaaaabbbbbbb...
+        a: aten::mm [4096,4096]x[4096,50264] bf16
+        repeat: 3
+        scale: 1ms
+        device: H100 SXM
+        """,
+        # One row: reading the weights decides.
+        """
+        step |.....................
+        host a.b.S=================
+        s7   .aaaaaaaaaaabbbbbbb...
+        a: aten::mm [1,4096]x[4096,50257] bf16
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+        # Padding would add more than it gives.
+        """
+        step |.....................
+        host a.b.S=================
+        s7   .aaaaaaaaaaabbbbbbb...
+        a: aten::mm [65536,33]x[33,33] bf16
+        repeat: 3
+        scale: 1us
+        device: H100 SXM
+        """,
+        # As fast as the aligned ones beside it.
+        """
+        step |.....................
+        host a.b.S=================
+        s7   .aaaaaaaaaaabbbbbbbbbb
+        a: aten::mm [4096,4096]x[4096,50257] bf16
+        b: aten::mm [4096,4096]x[4096,45056] bf16
+        repeat: 3
+        scale: 1ms
+        device: H100 SXM
+        """,
+    ),
+)
+def alignment_padding(study: Study) -> Iterator[Claim]:
+    """Columns or depth of large matrix products are no multiple of 16 bytes.
+
+    Why it costs: tensor cores want rows that begin at multiples of 16 bytes, better 128. Libraries fall back on kernels
+    that load less at a time; newer ones lose little, which is why products of aligned sizes in the same recording decide.
+
+    What to do: pad the odd size to a multiple of 64 elements (a vocabulary of 50257 to 50304), once, in the model.
+
+    How to verify: record again; the product's kernel has another name (no `align1`, `align2`) and takes less time.
+
+    When it must not fire: few rows, sizes that are multiples already, padding that adds more than 15 % of work, or aligned
+    products of this type that are no faster.
+    """
+    costs, wall = study.inkernel.costs, study.window.wall_ns
+    odd, even = (
+        _products(study, [_large(kind) and aligned(kind) == which for kind in costs.kinds]) for which in (False, True)
+    )
+    time = lengths(study, odd)
+    if time.sum() < FROM * wall:
+        return
+    most = 1 - value("gt-pad-128b", "before") / value("gt-pad-128b", "after")
+    if len(even):
+        most = min(most, 1 - _rate(study, odd) / _rate(study, even))
+    if most <= 0:
+        return
+    worst = costs.kinds[costs.kind[odd[time.argmax()]]]
+    yield Claim(
+        message=f"{len(odd)} products take {time.sum() / wall:.1%} of the wall with sizes that are no multiple of "
+        f"{value('gt-tile-16', 'align'):g} bytes, such as {worst.m} × {worst.k} × {worst.n} in {worst.dtype}.",
+        ns=int(time.sum()),
+        how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
+        fix=faster(
+            study, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,
+            assumes=(f"optimistic: padded products take {most:.0%} less time; pessimistic: the library loses nothing",),
+        ),
+        evidence=(of_operations(study, odd),),
+        formula=f"{_rate(study, odd):.0%} of the peak"
+        + (f" against {_rate(study, even):.0%} of aligned products here" if len(even) else ", no aligned products to compare"),
+        grade="modelled",
+        doubts=() if len(even) else ("no aligned product of this recording shows what padding gives",),
+    )  # fmt: skip
+
+
+def aligned(kind: Cost) -> bool:
+    """Columns and depth are multiples of 16 bytes."""
+    align = value("gt-tile-16", "align")
+    return all(size * BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"] % align == 0 for size in (kind.n, kind.k))
+
+
+def _large(kind: Cost) -> bool:
+    if kind.family != "product" or kind.m <= ROWS:
+        return False
+    best = _best(kind)
+    padded = prod(-(-size // best) * best for size in (kind.n, kind.k))
+    return padded <= (1 + MORE) * kind.n * kind.k
+
+
+def _best(kind: Cost) -> int:
+    """Elements of 128 bytes."""
+    return int(value("gt-tile-16", "best")) // BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"]
+
+
+def _odd(kind: Cost) -> list[str]:
+    width = BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"]
+    sizes = (("the columns", kind.n), ("the depth", kind.k))
+    return [f"{what} ({size})" for what, size in sizes if size * width % value("gt-tile-16", "align")]
+
+
+def _products(study: Study, fit: list[bool]) -> Int64:
+    mask: Bool = np.array(
+        [k != NONE and fit[k] for k in study.inkernel.costs.kind[study.operations].tolist()], np.bool_
+    )
+    return study.operations[mask]
+
+
+def _rate(study: Study, products: Int64) -> float:
+    """Share of the peak."""
+    model = study.inkernel
+    compute = model.needs[0][model.costs.kind[products]] * model.costs.share[products]
+    return float(compute.sum() / max(lengths(study, products).sum(), 1.0))

@@ -1,0 +1,98 @@
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.kernels import kernel_class
+from analyzer.pricing import faster, lengths
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.units import duration
+
+FROM = 0.03  # of the wall in such conversions: what is left at the model's borders takes about a percent
+KEPT = 0.5  # pessimistic: the conversions at input, output and around layers without such a kernel stay
+CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor", re.IGNORECASE)
+
+
+@rule(
+    title="Convolutions convert their tensors to channels-last and back",
+    cites=("gt-layout-4x",),
+    fires=(
+        """
+        step |............
+        host a.b.c.S=====
+        s7   .aabbbbbcc..
+        a: void cudnn::ops::nchwToNhwcKernel<float, float>
+        b: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
+        c: void cudnn::ops::nhwcToNchwKernel<float, float>
+        repeat: 3
+        """,
+    ),
+    quiet=(
+        # Channels-last already.
+        """
+        step |............
+        host a.b.c.S=====
+        s7   .aabbbbbcc..
+        a: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
+        b: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
+        repeat: 3
+        """,
+        # A few, at the model's borders.
+        """
+        step |..................................................................................
+        host a.b.c.S===========================================================================
+        s7   .abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbc...
+        a: void cudnn::ops::nchwToNhwcKernel<float, float>
+        b: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
+        c: void cudnn::ops::nhwcToNchwKernel<float, float>
+        repeat: 3
+        """,
+        # A transformer transposes heads, and has no convolutions.
+        """
+        step |............
+        host a.b.c.S=====
+        s7   .aabbbbbcc..
+        a: void transpose_kernel<float>
+        b: ampere_bf16_s16816gemm_bf16_128x128
+        c: void transpose_kernel<float>
+        repeat: 3
+        """,
+    ),
+)
+def channels_last(study: Study) -> Iterator[Claim]:
+    """Around its convolutions the program moves whole tensors from one order of dimensions to the other.
+
+    Why it costs: tensor cores want the channels innermost, the tensors have them outermost, so the library converts each
+    input and result: a read and a write of the whole tensor every time.
+
+    What to do: `model.to(memory_format=torch.channels_last)`, and the same for the inputs; remove `.contiguous()` and
+    `view` calls in between that force the other order.
+
+    How to verify: record again; the kernels named `nchwToNhwc` and `nhwcToNchw` are gone but for the model's borders.
+
+    When it must not fire: no convolutions, a few conversions at the borders, or transposes of attention heads.
+    """
+    timeline, trace, wall = study.timeline, study.trace, study.window.wall_ns
+    names = trace.name_code[timeline.row[study.operations]]
+    present = np.unique(names).tolist()
+    converts = [code for code in present if CONVERTS.search(trace.names[code])]
+    if not any(kernel_class(trace.names[code]) == "convolution" for code in present if code not in converts):
+        return
+    operations = study.operations[np.isin(names, converts)]
+    time = int(lengths(study, operations).sum())
+    if time < FROM * wall:
+        return
+    yield Claim(
+        message=f"{len(operations):,} conversions between channels-first and channels-last take {time / wall:.1%} of the wall "
+        f"({duration(time)}).",
+        ns=time,
+        how="Keep model and inputs in torch.channels_last, and look for .contiguous() calls that force the other order.",
+        fix=faster(
+            study, "channels-last", "tensors kept in channels-last", operations, KEPT, 0.0,
+            assumes=(f"pessimistic: {KEPT:.0%} of the conversions stay; faster convolutions are not counted",),
+        ),
+        evidence=(of_operations(study, operations),),
+        formula="time of the conversion kernels",
+    )  # fmt: skip

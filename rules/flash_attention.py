@@ -1,0 +1,236 @@
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.facts import span
+from analyzer.formulas import Cost
+from analyzer.pricing import faster, lengths, merged
+from analyzer.rule import Claim, rule
+from analyzer.shapes import BYTES
+from analyzer.study import Study
+from analyzer.trace import NONE, Int64
+
+FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
+LONG = 256  # queries and keys from which the scores outgrow the operands (head dimensions are 64 to 256)
+NEAR = 8  # operations between a product and the softmax: scaling, mask, casts and dropout
+RATES = (0.35, 0.7)  # of the peak that fused kernels reach: version 2 on Hopper, and versions 3 and 4 as published
+OLDER = re.compile(r"(?:pytorch_)?flash::flash_(?:fwd|bwd)_")
+HOPPER = (9, 0)
+
+
+@rule(
+    title="Attention is not the fused kernel that fits this device",
+    cites=(
+        "tvi-lever-flash",
+        "tvi-matrix-flash",
+        "tvi-prefill-attention-quadratic",
+        "gt-fa3",
+        "gt-flash-tiles",
+        "gt-flash-traffic",
+    ),
+    needs=("hardware",),
+    phases=("training", "prefill"),
+    because="tvi-matrix-flash",
+    fires=(
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::bmm [32,2048,128]x[32,128,2048] bf16
+        b: aten::_softmax [32,2048,2048] bf16
+        c: aten::bmm [32,2048,2048]x[32,2048,128] bf16
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+        # Fused, but by the version for the generation before.
+        """
+        step |..................
+        host a.b.S=============
+        s7   ..aaaaaaaabbbb.....
+        a: void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128>>
+        b: my_gemm_kernel
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+    ),
+    quiet=(
+        # Fused by the version for the device.
+        """
+        step |..................
+        host a.b.S=============
+        s7   ..aaaaaaaabbbb.....
+        a: void cutlass::device_kernel<flash::FlashAttnFwdSm90<128>>
+        b: my_gemm_kernel
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+        # The older version is the right one on the older device.
+        """
+        step |..................
+        host a.b.S=============
+        s7   ..aaaaaaaabbbb.....
+        a: void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128>>
+        b: my_gemm_kernel
+        repeat: 3
+        scale: 100us
+        device: A100 SXM4 80GB
+        phase: prefill
+        """,
+        # Short sequences: the scores are small.
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::bmm [512,128,64]x[512,64,128] bf16
+        b: aten::_softmax [512,128,128] bf16
+        c: aten::bmm [512,128,128]x[512,128,64] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: prefill
+        """,
+        # A softmax over classes is no attention.
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::mm [2048,128]x[128,2048] bf16
+        b: aten::_softmax [2048,2048] bf16
+        c: aten::add [2048,2048]x[2048,2048] bf16
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+        # Decode has one query: another kernel helps there.
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::bmm [32,2048,128]x[32,128,2048] bf16
+        b: aten::_softmax [32,2048,2048] bf16
+        c: aten::bmm [32,2048,2048]x[32,2048,128] bf16
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: decode
+        """,
+    ),
+    misses=(
+        # Without shapes nothing tells that the softmax is one of attention.
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::bmm
+        b: aten::_softmax
+        c: aten::bmm
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+    ),
+)
+def flash_attention(study: Study) -> Iterator[Claim]:
+    """Attention writes the scores of all pairs to memory and reads them back, or uses a kernel made for another device.
+
+    Why it costs: the scores grow with the square of the sequence. Unfused, they are written and read about four times; a
+    fused kernel keeps them on the chip and moves queries, keys, values and the result only.
+
+    What to do: `torch.nn.functional.scaled_dot_product_attention` without a dense mask (`is_causal=True`), or FlashAttention;
+    `attn_implementation="sdpa"` in Transformers. On Hopper version 3, on Blackwell version 4 or cuDNN's kernel.
+
+    How to verify: record again; one attention kernel stands where product, softmax and product were, and memory is lower.
+
+    When it must not fire: a fused kernel for the device is used, short sequences, or decode, where one query meets a long
+    cache and splitting the keys (Flash-Decoding) is what counts.
+    """
+    wall = study.window.wall_ns
+    runs = list(_unfused(study))
+    time = sum(float(lengths(study, run).sum()) for run in runs)
+    if time > FROM * wall:
+        low, high = ([_fused_ns(study, run, rate) for run in runs] for rate in RATES)
+        scores = study.inkernel.costs.kinds[study.inkernel.costs.kind[runs[0][0]]]
+        yield Claim(
+            message=f"{len(runs)} times attention is a product, a softmax and a product over {scores.m} × {scores.n} scores in "
+            f"memory: {time / wall:.1%} of the wall.",
+            ns=int(time),
+            how="Use scaled_dot_product_attention with is_causal=True instead of a dense mask, or FlashAttention.",
+            fix=merged(
+                study, "flash-attention", "attention in one kernel", runs, low, high,
+                assumes=(f"a fused kernel reaches {RATES[0]:.0%} to {RATES[1]:.0%} of the peak",),
+            ),
+            evidence=(of_operations(study, np.concatenate(runs), "operations of attention"),),
+            formula="max(4 b h S² d FLOP over the rate, bytes of Q, K, V and O over the bandwidth) for each of them; backward "
+            "would gain as well and is not counted",
+            grade="modelled",
+        )  # fmt: skip
+    old = _older(study)
+    if study.device.compute_capability == HOPPER and lengths(study, old).sum() > FROM * wall:
+        low_gain, high_gain = span("gt-fa3", "speedup")
+        yield Claim(
+            message=f"FlashAttention 2 takes {lengths(study, old).sum() / wall:.1%} of the wall; it does not use what Hopper "
+            f"added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
+            ns=int(lengths(study, old).sum()),
+            how="Use FlashAttention 3 or cuDNN's attention on this device.",
+            fix=faster(
+                study, "flash-attention-3", "attention made for the device", old, 1 / low_gain, 1 / high_gain,
+                assumes=(f"version 3 is {low_gain:g} to {high_gain:g} times as fast as version 2",),
+            ),
+            evidence=(of_operations(study, old),),
+            grade="assumed",
+        )  # fmt: skip
+
+
+def _older(study: Study) -> Int64:
+    names, timeline = study.trace.names, study.timeline
+    old = np.array([OLDER.search(name) is not None for name in names], np.bool_)
+    found: Int64 = study.operations[old[study.trace.name_code[timeline.row[study.operations]]]]
+    return found
+
+
+def _unfused(study: Study) -> Iterator[Int64]:
+    """Runs of operations on a stream from the product that makes scores to the one that uses them."""
+    timeline, costs = study.timeline, study.inkernel.costs
+    for stream in np.unique(timeline.stream[study.operations]).tolist():
+        mine = study.operations[timeline.stream[study.operations] == stream]
+        mine = mine[np.argsort(timeline.start[mine], kind="stable")]
+        kinds = [costs.kinds[k] if k != NONE else None for k in costs.kind[mine].tolist()]
+        done = 0
+        for at, kind in enumerate(kinds):
+            if kind is None or kind.family != "softmax" or not kind.result or min(kind.result[-2:]) < LONG:
+                continue
+            queries, keys = kind.result[-2:]
+            first = next(
+                (i for i in range(at - 1, max(at - NEAR, done) - 1, -1) if _is(kinds[i], m=queries, n=keys)), None
+            )
+            last = next(
+                (i for i in range(at + 1, min(at + NEAR + 1, len(kinds))) if _is(kinds[i], m=queries, k=keys)), None
+            )
+            if first is not None and last is not None:
+                done = last + 1
+                yield mine[first:done]
+
+
+def _is(kind: Cost | None, **sizes: int) -> bool:
+    """A matrix product of these sizes."""
+    return kind is not None and kind.family == "product" and all(getattr(kind, name) == n for name, n in sizes.items())
+
+
+def _fused_ns(study: Study, run: Int64, rate: float) -> int:
+    """What a fused kernel takes that reaches this share of the peak."""
+    model, hardware = study.inkernel, study.hardware
+    first, last = (model.costs.kinds[model.costs.kind[i]] for i in (run[0], run[-1]))
+    peak = hardware.peaks.get(first.dtype, 0.0) if hardware else 0.0
+    moved = first.batch * BYTES.get(first.dtype, 4) * (first.m + first.n) * (first.k + last.n)
+    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(lengths(study, run).sum())
+    return int(max(compute, model.memory_ns(moved)))

@@ -1,0 +1,129 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.kernels import readable
+from analyzer.pricing import faster, lengths, less
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.timeline import COMPUTE
+
+FROM = 0.05  # of the wall that idle SMs of last waves cost: the model is a bound, the truth may be half of it
+FILLED = 0.8  # of the device's places that a kernel's blocks fill: better filled ones are no tail
+MANY = 10  # waves: the last of so many is less than a tenth of the kernel
+KERNELS = 3  # named in the message
+
+
+@rule(
+    title="Kernels end with most of the device idle",
+    cites=("tvi-cause-barrier", "tvi-mfu-excluded"),
+    needs=("hardware",),
+    fires=(
+        # 264 places on 132 SMs for blocks of 1024 threads; a last wave of 8 blocks, and the SMs beside them idle.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel <<<272, 1024>>>
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+        # One wave that fills a fifth of the device.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel <<<26, 1024>>>
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+    ),
+    quiet=(
+        # Two full waves.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel <<<528, 1024>>>
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+        # Many waves: the last one hardly counts.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel <<<5288, 1024>>>
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+        # A small kernel beside a large one.
+        """
+        step |...............................
+        host a.b.S==========================
+        s7   .abbbbbbbbbbbbbbbbbbbbbbbbbbbb..
+        a: my_kernel <<<26, 1024>>>
+        b: other_kernel <<<528, 1024>>>
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+        # The recording has no blocks.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        """,
+    ),
+)
+def low_occupancy_tail(study: Study) -> Iterator[Claim]:
+    """The blocks of long kernels do not fill the device's last wave, and the next kernel waits for it.
+
+    Why it costs: a kernel lasts as many rounds as its blocks need, and in the last round some SMs have none. The next
+    kernel of the stream begins when all are done.
+
+    What to do: sizes that fill whole waves (batch, heads, tiles), smaller tiles or split-K and stream-K for products,
+    persistent kernels; independent small kernels on streams of their own, or programmatic dependent launch.
+
+    How to verify: record again; the kernel takes less time with the same work. Nsight Compute shows the waves.
+
+    When it must not fire: ten waves or more, well-filled waves, small kernels, or recordings without blocks and registers.
+    """
+    timeline, tails, wall = study.timeline, study.inkernel.tails, study.window.wall_ns
+    idle = np.nan_to_num(tails.idle)
+    on = study.operations[timeline.does[study.operations] == COMPUTE]
+    filled = 1 - np.nan_to_num(tails.bound)
+    on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
+    modelled = np.where(study.inkernel.modelled[on], study.inkernel.claims[0][on], 0.0)
+    lost = np.minimum(idle[on] * lengths(study, on), np.maximum(lengths(study, on) - modelled, 0.0))
+    if lost.sum() < FROM * wall:
+        return
+    names = study.trace.name_code[timeline.row[on]]
+    sums = sorted(((float(lost[names == code].sum()), code) for code in np.unique(names).tolist()), reverse=True)[
+        :KERNELS
+    ]
+    worst = on[names == sums[0][1]][0]
+    yield Claim(
+        message=f"As much as {lost.sum() / wall:.1%} of the wall goes to last waves that do not fill the device, most in "
+        f"{', '.join(f'{readable(study.trace.names[code])} ({ns / wall:.1%})' for ns, code in sums)}.",
+        ns=int(lost.sum()),
+        how="Choose sizes that fill whole waves, smaller tiles or split-K; run independent small kernels side by side.",
+        fix=faster(
+            study, "low-occupancy-tail", "last waves filled", on, 1.0, less(study, on, lost),
+            assumes=("pessimistic: blocks of unlike length fill the last wave already; optimistic: all are equally long",),
+        ),
+        evidence=(of_operations(study, on[names == sums[0][1]]),),
+        formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {idle[worst]:.0%} of its time "
+        "lost to idle SMs",
+        grade="modelled",
+        doubts=("that all blocks of a kernel take equally long is assumed",),
+    )  # fmt: skip

@@ -1,0 +1,150 @@
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.evidence import of_operations
+from analyzer.kernels import kernel_class
+from analyzer.pricing import faster, lengths
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.trace import NONE, Bool, Int64
+
+MOVING = 0.1  # of the wall in moving tokens to experts and back: fused kernels take a few percent
+KEPT = 0.5  # pessimistic: of the moving half stays, as some of it is traffic that no kernel avoids
+FEW = 16  # tokens of an expert: fewer leave the tensor cores idle, and each launch reads a whole expert's weights
+SMALL = 0.3  # of the wall in products of experts one by one, from which grouping them pays
+ROUTING = re.compile(
+    r"topk_?gating|routing(?!\w*loss)|expert|fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|(?<![a-z])moe", re.I
+)
+MOVES = re.compile(r"gather|scatter|index_?(?:select|add|put|copy|elementwise)|permute|sort|nonzero", re.I)
+GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutlass_moe", re.I)
+
+
+@rule(
+    title="Tokens travel to experts and back",
+    cites=("tvi-matrix-moe", "gt-case-moe"),
+    fires=(
+        # Gathering and scattering beside a grouped product.
+        """
+        step |.................
+        host a.b.c.d.S=======
+        s7   .abbbbccccccdddd..
+        a: topkGatingSoftmax
+        b: void at::native::vectorized_gather_kernel<16, long>
+        c: fused_moe_kernel
+        d: void at::native::index_elementwise_kernel<128, 4>
+        repeat: 3
+        """,
+        # One expert after the other.
+        """
+        step |.................
+        host a.b.b.b.b.S=======
+        s7   .abbbb.bbbb.bbbb..
+        a: topkGatingSoftmax
+        b: aten::mm [4,4096]x[4096,14336] bf16
+        repeat: 3
+        """,
+    ),
+    quiet=(
+        # A dense model.
+        """
+        step |.................
+        host a.b.c.d.S=======
+        s7   .abbbbccccccdddd..
+        a: softmax_warp_forward
+        b: void at::native::vectorized_gather_kernel<16, long>
+        c: my_gemm_kernel
+        d: void at::native::index_elementwise_kernel<128, 4>
+        repeat: 3
+        """,
+        # Fused: hardly anything is moved.
+        """
+        step |.................
+        host a.b.c.S=========
+        s7   .abcccccccccccccc.
+        a: topkGatingSoftmax
+        b: moe_align_block_size_kernel
+        c: fused_moe_kernel
+        repeat: 3
+        """,
+        # Experts with many tokens each.
+        """
+        step |.................
+        host a.b.b.b.b.S=======
+        s7   .abbbb.bbbb.bbbb..
+        a: topkGatingSoftmax
+        b: aten::mm [512,4096]x[4096,14336] bf16
+        repeat: 3
+        """,
+    ),
+)
+def moe(study: Study) -> Iterator[Claim]:
+    """A mixture of experts spends its time on moving tokens, or multiplies one expert after the other.
+
+    Why it costs: each layer sorts the tokens by expert, copies them together, multiplies, and adds them back. As separate
+    kernels that is traffic without work; one product for each expert reads its weights for a handful of tokens.
+
+    What to do: a fused or grouped kernel (`torch._grouped_mm`, vLLM's and SGLang's fused_moe, MegaBlocks, Transformer
+    Engine's permute), which gathers while it loads. Across devices, send the tokens while the shared layers compute.
+
+    How to verify: record again; one grouped kernel a layer, and gather, scatter and index kernels nearly gone.
+
+    When it must not fire: a dense model (becoming a mixture is a choice of the model, not a saving), fused kernels that move
+    little, or experts with enough tokens each.
+    """
+    trace, timeline, wall = study.trace, study.timeline, study.window.wall_ns
+    routing = next((name for name in _names(study) if ROUTING.search(name)), None)
+    if routing is None:
+        return
+    moving = _named(study, [name for name in _names(study) if MOVES.search(name) and not ROUTING.search(name)])
+    time = int(lengths(study, moving).sum())
+    if time > MOVING * wall:
+        yield Claim(
+            message=f"Sorting, gathering and scattering take {time / wall:.1%} of the wall beside {routing[:60]}.",
+            ns=time,
+            how="Use a fused mixture-of-experts kernel that gathers while it loads and adds while it stores.",
+            fix=faster(
+                study, "moe", "tokens moved inside the experts' kernel", moving, KEPT, 0.0,
+                assumes=(f"pessimistic: {KEPT:.0%} of the moving stays; optimistic: none",),
+            ),
+            evidence=(of_operations(study, moving),),
+            formula="time of the kernels that sort, gather and scatter",
+            doubts=("some of them may move something else",),
+        )  # fmt: skip
+    costs = study.inkernel.costs
+    few = [kind.family == "product" and kind.weight_bytes > 0 and 0 < kind.m < FEW for kind in costs.kinds]
+    mask: Bool = np.array([k != NONE and few[k] for k in costs.kind[study.operations].tolist()], np.bool_)
+    experts = study.operations[mask]
+    grouped = any(GROUPED.search(name) for name in _names(study))
+    small = int(lengths(study, experts).sum())
+    alike = len(experts) > len(np.unique(costs.kind[experts])) and _in_a_row(study, experts)
+    if not grouped and alike and small > SMALL * wall:
+        yield Claim(
+            message=f"{len(experts):,} products with fewer than {FEW} rows take {small / wall:.1%} of the wall, one expert "
+            "after the other.",
+            ns=small,
+            how="Can the experts of a layer be one grouped product (torch._grouped_mm, a fused mixture-of-experts kernel)?",
+            evidence=(of_operations(study, experts),),
+            formula=f"{small / 1e6:,.3g} ms in {len(experts):,} products of {trace.label(int(timeline.row[experts[0]]))[:40]}",
+        )
+
+
+def _names(study: Study) -> list[str]:
+    codes = np.unique(study.trace.name_code[study.timeline.row[study.operations]])
+    return [
+        study.trace.names[code] for code in codes.tolist() if kernel_class(study.trace.names[code]) != "communication"
+    ]
+
+
+def _named(study: Study, names: list[str]) -> Int64:
+    wanted = np.isin(np.array(study.trace.names, dtype=object), names)
+    found: Int64 = study.operations[wanted[study.trace.name_code[study.timeline.row[study.operations]]]]
+    return found
+
+
+def _in_a_row(study: Study, experts: Int64) -> bool:
+    """The same product several times in a row: what a loop over experts looks like."""
+    kind = study.inkernel.costs.kind
+    order = experts[np.argsort(study.timeline.start[experts], kind="stable")]
+    return bool((kind[order[1:]] == kind[order[:-1]]).any())
