@@ -45,7 +45,9 @@ def chains(study: Study, fewest: int = FEWEST) -> list[Chain]:
     on = on[~in_optimizer(study, on)]
     on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
     names = trace.name_code[timeline.row[on]]
-    light = np.array([is_light(trace.names[code]) for code in range(len(trace.names))], np.bool_)
+    light = np.zeros(len(trace.names), np.bool_)
+    for code in np.unique(names).tolist():
+        light[code] = is_light(trace.names[code])
     same = np.concatenate([[False], timeline.stream[on][1:] == timeline.stream[on][:-1]]) if len(on) else on > 0
     places: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
     run: list[int] = []

@@ -28,7 +28,7 @@ from analyzer.host import Doing
 from analyzer.replay import replay, wall_ns
 from analyzer.summary import is_graph_launch
 from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET
-from analyzer.trace import Int64
+from analyzer.trace import NONE, Int64
 from analyzer.window import Window
 
 # Assumptions, each used only where the trace itself has no figure.
@@ -124,10 +124,11 @@ def graph_launch_ns(graph: Graph) -> int:
     """The trace's own median graph launch call, else the assumption."""
     trace = graph.trace
     rows = np.unique(trace.launch[graph.row])
-    own = [
-        int(trace.end_ns[r] - trace.start_ns[r]) for r in rows.tolist() if r >= 0 and is_graph_launch(trace.label(r))
-    ]
-    return int(np.median(own)) if own else GRAPH_LAUNCH_NS
+    rows = rows[rows != NONE]
+    codes, which = np.unique(trace.name_code[rows], return_inverse=True)
+    replays = np.array([is_graph_launch(trace.names[code]) for code in codes.tolist()], np.bool_)
+    own = rows[replays[which]] if len(rows) else rows
+    return int(np.median(trace.end_ns[own] - trace.start_ns[own])) if len(own) else GRAPH_LAUNCH_NS
 
 
 def _graphs(gap: bool) -> Change:
@@ -225,7 +226,8 @@ _FIXES = (
         assumes=(f"contention slows collectives by {CONTENTION[1]:g} to {CONTENTION[0]:g}", "half of perfect overlap at least"),
     ),
     Fix(
-        "copy-overlap", "copies run on a stream of their own", _overlap(_COPIES, 1.0), _overlap(_COPIES, 1.0, independent=True), OVERLAP_SHARE,
+        "copy-overlap", "copies run on a stream of their own", _overlap(_COPIES, 1.0),
+        _overlap(_COPIES, 1.0, independent=True), OVERLAP_SHARE,
         refuses=_refuses_without(_COPIES, "copies"),
         assumes=("optimistic: nothing on the compute stream needs the copied data at once",),
     ),

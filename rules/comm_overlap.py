@@ -127,6 +127,7 @@ def _ranks(study: Study, mine: np.ndarray[tuple[int], np.dtype[np.int64]], lost:
             ns=lost,
             how="Record all ranks of the same step and give them together: advise FOLDER.",
             evidence=evidence,
+            formula="a rank's collective = its transfer + the wait until the last rank has begun it",
             unpriced="a question: it needs the traces of several ranks",
         )
     spent = {rank: _communication_ns(peer) for rank, peer in ranks.items()}
@@ -146,5 +147,6 @@ def _ranks(study: Study, mine: np.ndarray[tuple[int], np.dtype[np.int64]], lost:
         if late
         else "The collectives themselves are what takes the time: look at their size and at the links.",
         evidence=evidence,
+        formula=f"the last rank waits for nobody: its {spent[last] / 1e6:,.3f} ms are the transfer",
         unpriced="a question: which rank's work can be made shorter is not in this rank's timeline",
     )

@@ -143,10 +143,9 @@ _IDLE = frozenset(
 def _replayed(study: Study) -> float:
     """The share of operations that graphs replay."""
     timeline, mine = study.timeline, study.operations
-    graph = {
-        row for row in np.unique(timeline.launch[mine]).tolist() if row >= 0 and is_graph_launch(study.trace.label(row))
-    }
-    inside = np.isin(timeline.launch[mine], list(graph)) | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
+    rows = np.unique(timeline.launch[mine[timeline.linked[mine]]])
+    graph = rows[[is_graph_launch(study.trace.label(row)) for row in rows.tolist()]] if len(rows) else rows
+    inside = np.isin(timeline.launch[mine], graph) | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
     holes = in_graph_replay(timeline, timeline.start[mine], timeline.end[mine])
     return float((inside | holes).mean())
 

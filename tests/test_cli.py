@@ -279,3 +279,54 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
             main([option])
         assert stop.value.code == 0
         assert says in capsys.readouterr().out
+
+
+def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list-rules"]) == 0
+    assert re.search(r"^dataloader +The data loader", capsys.readouterr().out, re.MULTILINE)
+    assert main(["--explain", "cuda-graphs"]) == 0
+    page = capsys.readouterr().out
+    for text in ("Why it costs:", "What to do:", "When it must not fire:", "It fires:", "s7   ....a", "section 8.7", "C15"):
+        assert text in page
+
+
+def test_a_rule_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "no rule nothing" in refused(capsys, "--explain", "nothing")
+    assert "no such folder" in refused(capsys, "--list-rules", "--rules", tmp_path / "missing")
+    assert "no trace given" in refused(capsys)
+
+
+def test_a_folder_of_rules(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rule's finding and the error of a broken one stand in the same report."""
+    folder = tmp_path / "rules"
+    folder.mkdir()
+    (folder / "mine.py").write_text(
+        "from analyzer.rule import Claim, rule\n"
+        "@rule(title='It is mine', cites=())\n"
+        "def mine(study):\n"
+        "    yield Claim(message='All 400 µs of it.', ns=study.window.wall_ns, how='Look.')\n",
+        encoding="utf-8",
+    )
+    (folder / "broken.py").write_text("raise OSError('no disk')\n", encoding="utf-8")
+    assert main([str(good), "--rules", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "It is mine" in out and "Do: Look." in out
+    assert "OSError: no disk" in out
+
+
+def test_what_if_takes_rules_and_fixes(sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(sample("training-dataloader"))
+    assert main([trace, "--what-if", "dataloader,mixed-precision,fuse-elementwise", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["what_if"][0]
+    assert found["fixes"] == ["dataloader", "mixed-precision"]
+    assert [refusal["fix"] for refusal in found["refused"]] == ["fuse-elementwise"]
+    assert 0 < found["saving_ns"][0] <= found["saving_ns"][1]
+
+
+def test_what_the_trace_does_not_tell(sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    trace = str(sample("graph-decode"))
+    options = ["--phase", "decode", "--hardware", "h100-sxm", "--weights", "2.5GB", "--objective", "latency"]
+    assert main([trace, *options, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"] == {"name": "decode", "why": "asked for with --phase"}
+    assert "expected a size such as 14GB" in refused(capsys, trace, "--weights", "many")
+    assert "no such device" in refused(capsys, trace, "--hardware", "abacus 3000")

@@ -1,0 +1,65 @@
+"""Findings on the samples: what comes first, that savings add up, and how they are shown."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analyzer.advice import Advice
+from analyzer.analysis import advise_traces
+from analyzer.ingest import read
+from analyzer.report.text import render
+
+FIRST = {
+    "training-dataloader": "dataloader",
+    "eager-decode": "cuda-graphs",
+    "mlp-training": "cuda-graphs",
+    "sync-storm": "host-sync",
+    "pageable-copies": "h2d-pageable",
+    "comm-bound-rank-rank0": "comm-overlap",
+    "nothing-to-do": "nothing-to-do",
+}
+QUIET = ("gpu-bound-training", "pinned-overlap", "multi-stream-events")
+
+
+@pytest.fixture(scope="module")
+def advised(sample: Callable[[str], Path]) -> Callable[[str], Advice]:
+    return lambda name: advise_traces([read(sample(name))])
+
+
+@pytest.mark.parametrize(("name", "rule"), FIRST.items())
+def test_what_comes_first(name: str, rule: str, advised: Callable[[str], Advice]) -> None:
+    assert advised(name).findings[0].rule == rule
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_nothing_is_saved_where_nothing_is_lost(name: str, advised: Callable[[str], Advice]) -> None:
+    assert [f.rule for f in advised(name).findings if f.saving_ns] == []
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_savings_together_are_never_more_than_the_wall(name: str, advised: Callable[[str], Advice]) -> None:
+    advice = advised(name)
+    wall = advice.devices[0].wall_ns
+    savings = [f.saving_ns for f in advice.findings if f.saving_ns]
+    assert sum(high for _, high in savings) <= wall
+    assert all(0 <= low <= high for low, high in savings)
+    for finding in advice.findings:
+        assert finding.ns >= 0.01 * wall or finding.unpriced
+        assert finding.how and finding.verify and finding.evidence and finding.formula
+
+
+def test_the_text_shows_the_interval_the_grade_and_what_to_do(advised: Callable[[str], Advice]) -> None:
+    text = render(advised("training-dataloader"), color=False, width=100)
+    words = " ".join(text.split())
+    assert "1. The data loader does not keep up: saves 37.8 % to 47.3 %" in words
+    assert "(assumed)" in words
+    assert "Do: Batches are made in the training process" in words
+    assert "Together:" in words
+    assert "rules said nothing" in words
+    assert text.index("WHERE THE TIME WENT") < text.index("WHAT TO CHANGE") < text.index("LARGEST GAPS")
+
+
+def test_the_text_says_why_there_is_no_saving(advised: Callable[[str], Advice]) -> None:
+    words = " ".join(render(advised("comm-bound-rank-rank0"), color=False, width=100).split())
+    assert "Not priced: a question: it needs the traces of several ranks." in words
