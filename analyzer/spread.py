@@ -382,7 +382,7 @@ def _on_cluster(places: Sequence[str], job: Job, scheduler: str, tell: Tell) -> 
         where = dict(zip((future.key for future in futures), places, strict=True))
         finished: dict[str, Any] = {}
         try:
-            for future in as_completed(futures):  # type: ignore[no-untyped-call]
+            for future in as_completed(futures, loop=client.loop):  # type: ignore[no-untyped-call]
                 place = where[future.key]
                 if future.status == "finished":
                     finished[place] = future
