@@ -14,6 +14,7 @@ import numpy as np
 
 from analyzer.attribution import CODE, GENERIC
 from analyzer.graph import Edge, Graph, Point
+from analyzer.intervals import ascending
 from analyzer.timeline import COMMUNICATION
 from analyzer.trace import NONE, Bool, Int64
 
@@ -75,8 +76,8 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
 def synchronisations(graph: Graph) -> Int64:
     """Rows of the calls that wait and move no data."""
     waits = graph.ref[graph.point == Point.RETURN]
-    launching = np.unique(graph.trace.launch[graph.row])
-    return np.asarray(np.setdiff1d(waits, launching), np.int64)
+    launching = np.isin(waits, graph.trace.launch[graph.row])
+    return ascending(waits[~launching])
 
 
 def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> Change:
@@ -116,7 +117,7 @@ def fused(runs: Sequence[Int64], durations_ns: Sequence[int], *, host: bool = Tr
 def _into_operations(graph: Graph, mask: Bool) -> Bool:
     """[e] the edge ends at one of these operations."""
     is_operation = graph.point[graph.target] == Point.OPERATION
-    return is_operation & mask[np.where(is_operation, graph.ref[graph.target], 0)]
+    return np.asarray(is_operation & mask[np.where(is_operation, graph.ref[graph.target], 0)], np.bool_)
 
 
 def _without_launches(graph: Graph, calls: Int64) -> Graph:
@@ -147,26 +148,28 @@ def regions(graph: Graph, fewest: int = 2) -> list[Region]:
     # A launch into a full queue waits, but does not forbid capture.
     queued = graph.ref[graph.target[graph.kind == Edge.QUEUE]]
     breaks &= ~np.isin(graph.ref[calls], queued)
-    number = np.cumsum(breaks)
     keep = launching & ~breaks
-    found = []
+    # The launches of each region, and the operations of each launch.
+    number, members = np.cumsum(breaks)[keep], calls[keep]
+    if not len(members):
+        return []
     launch = graph.trace.launch[graph.row]
     by_launch = np.argsort(launch, kind="stable")
-    for region in np.unique(number[keep]).tolist():
-        members = calls[keep & (number == region)]
-        if len(members) < fewest:
-            continue
-        rows = np.sort(graph.ref[members])
-        low, high = np.searchsorted(launch[by_launch], rows, "left"), np.searchsorted(launch[by_launch], rows, "right")
-        operations = np.sort(by_launch[_ranges(low, high)])
-        found.append(Region(members, operations))
+    found = []
+    for mine in np.split(members, np.flatnonzero(np.diff(number)) + 1):
+        if len(mine) >= fewest:
+            rows = np.sort(graph.ref[mine])
+            low, high = (np.searchsorted(launch, rows, side, sorter=by_launch) for side in ("left", "right"))
+            found.append(Region(mine, np.sort(by_launch[_ranges(low, high)])))
     return found
 
 
 def _ranges(low: Int64, high: Int64) -> Int64:
     """The integers of each [low, high), one after the other."""
     count = high - low
-    return np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count)
+    return np.asarray(
+        np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count), np.int64
+    )
 
 
 def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) -> Change:

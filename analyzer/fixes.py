@@ -28,7 +28,7 @@ from analyzer.host import Doing
 from analyzer.replay import replay, wall_ns
 from analyzer.summary import is_graph_launch
 from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET
-from analyzer.trace import NONE, Int64
+from analyzer.trace import NONE, Int64, Kind
 from analyzer.window import Window
 
 # Assumptions, each used only where the trace itself has no figure.
@@ -109,15 +109,12 @@ def plain_synchronisations(graph: Graph) -> Int64:
     trace = graph.trace
     syncs = synchronisations(graph)
     host = graph.timelines[0].host
-    copies = np.flatnonzero(host.doing == Doing.COPY_CALL)
-    calls = np.flatnonzero((trace.kind == 1) & (host.doing != Doing.NOTHING))
-    plain = []
-    for row in syncs.tolist():
-        mine = calls[trace.thread[calls] == trace.thread[row]]
-        at = int(np.searchsorted(mine, row)) - 1
-        if at < 0 or mine[at] not in copies:
-            plain.append(row)
-    return np.array(plain, np.int64)
+    calls = np.flatnonzero((trace.kind == Kind.CALL) & (host.doing != Doing.NOTHING))
+    calls = calls[np.argsort(trace.thread[calls], kind="stable")]
+    behind_copy = np.zeros(len(trace), np.bool_)
+    same = trace.thread[calls[1:]] == trace.thread[calls[:-1]]
+    behind_copy[calls[1:]] = same & (host.doing[calls[:-1]] == Doing.COPY_CALL)
+    return np.asarray(syncs[~behind_copy[syncs]], np.int64)
 
 
 def graph_launch_ns(graph: Graph) -> int:

@@ -119,17 +119,13 @@ def trust(done: Replay, window: Window, device: int) -> Trust:
     graph = done.graph
     start = graph.trace.start_ns[graph.row]
     mine = (graph.device == device) & (graph.delay_ns > 0) & (start > window.start_ns) & (start <= window.end_ns)
-    timeline = graph.timelines[device]
-    gaps = timeline.gaps
-    unexplained = 0
-    for operation in np.flatnonzero(mine).tolist():
-        at = int(np.searchsorted(gaps.end, start[operation]))
-        idle = (
-            int(gaps.end[at] - max(int(gaps.start[at]), window.start_ns))
-            if at < len(gaps) and gaps.end[at] == start[operation]
-            else 0
-        )
-        unexplained += min(int(graph.delay_ns[operation]), max(idle, 0))
+    gaps = graph.timelines[device].gaps
+    delay, start = graph.delay_ns[mine], start[mine]
+    at = np.searchsorted(gaps.end, start)
+    closes = at < len(gaps)
+    closes[closes] = gaps.end[at[closes]] == start[closes]
+    idle = gaps.end[at[closes]] - np.maximum(gaps.start[at[closes]], window.start_ns)
+    unexplained = int(np.minimum(delay[closes], np.maximum(idle, 0)).sum())
     return Trust((wall_ns(done, window, device) - wall) / wall, unexplained / wall)
 
 
@@ -137,8 +133,8 @@ def step_ns(done: Replay, starts: Sequence[int]) -> int | None:
     """Median start-to-start period of steps with these measured starts, in a replay."""
     if len(starts) < 2:
         return None
-    at = [
-        int(done.time_ns[np.flatnonzero((done.graph.point == Point.MARK) & (done.graph.time_ns == s))].max())
-        for s in starts
-    ]
-    return int(np.median(np.diff(at)))
+    marks = np.flatnonzero(done.graph.point == Point.MARK)
+    # Of several marks at one time, such as a step's end and the next one's start, the last.
+    marks = marks[np.lexsort((done.time_ns[marks], done.graph.time_ns[marks]))]
+    at = np.searchsorted(done.graph.time_ns[marks], np.asarray(starts), side="right") - 1
+    return int(np.median(np.diff(done.time_ns[marks[at]])))

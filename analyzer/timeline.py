@@ -81,7 +81,7 @@ class Timeline:
 
     @cached_property
     def is_kernel(self) -> Bool:
-        return self.trace.kind[self.row] == Kind.KERNEL
+        return np.asarray(self.trace.kind[self.row] == Kind.KERNEL, np.bool_)
 
     @cached_property
     def busy(self) -> Intervals:

@@ -69,7 +69,7 @@ def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = Non
 def _outermost(trace: Trace, rows: Int64) -> Int64:
     """Markers that start inside an earlier one of their family are parts of it."""
     reach = np.maximum.accumulate(trace.end_ns[rows])
-    return rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])]
+    return np.asarray(rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])], np.int64)
 
 
 def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tuple[list[Step], Int64]:
@@ -82,10 +82,12 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
         place = np.full(len(rows) + 1, NONE, np.int64)
         place[used] = np.arange(len(used))
         of_step = place[of_marker]
+        ends = np.full(len(used), np.iinfo(np.int64).min)
+        np.maximum.at(ends, of_step[of_step != NONE], timeline.end[of_step != NONE])
         steps = []
         for i, marker in enumerate(rows[used].tolist()):
             marker_end = int(timeline.trace.end_ns[marker])
-            last = int(timeline.end[of_step == i].max())
+            last = int(ends[i])
             start = int(timeline.trace.start_ns[marker])
             steps.append(Step(timeline.trace.label(marker), start, max(marker_end, last), marker_end))
         return steps, of_step

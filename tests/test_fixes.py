@@ -1,0 +1,114 @@
+"""Named fixes: what each changes, when it is refused, and that savings together stay possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analyzer.fixes import FIXES, LOADER_KEEPS, Fix, Saving, copies_of, graph_launch_ns, plain_synchronisations, saving
+from analyzer.replay import wall_ns
+from analyzer.study import Study
+from tests.build import call, copy, kernel, sync
+from tests.programs import random_study, studied
+from tests.test_changes import communicating, launches
+from tests.test_graph import graph
+from traces import recipe
+from traces.simulate import simulate
+
+SEEDS = range(40)
+
+
+def samples() -> list[Study]:
+    return [studied(simulate(name), window="gpu") for name in recipe.names() if name != "gpu-bound-training"]
+
+
+def usable(study: Study) -> list[Fix]:
+    return [fix for fix in FIXES.values() if fix.refuses(study.graph) is None]
+
+
+def test_a_saving_is_an_interval_within_the_wall() -> None:
+    for study in [random_study(seed) for seed in SEEDS]:
+        before = wall_ns(study.program.unchanged, study.window, 0)
+        for fix in usable(study):
+            what = study.saving(fix)
+            assert 0 <= what.low_ns <= what.high_ns < what.wall_ns == before, fix.name
+
+
+def test_all_fixes_together_save_less_than_the_wall_and_more_than_each() -> None:
+    for study in [random_study(seed) for seed in SEEDS]:
+        fixes = usable(study)
+        both = saving(study.graph, fixes, study.window, 0)
+        assert both.low_ns <= both.high_ns < both.wall_ns
+        plain = [
+            fix for fix in fixes if fix.name in ("dataloader", "host-sync", "allocator", "module-load", "host-work")
+        ]
+        together = saving(study.graph, plain, study.window, 0)
+        assert all(study.saving(fix).high_ns <= together.high_ns for fix in plain)
+
+
+def test_the_same_fix_twice_saves_what_it_saves_once() -> None:
+    for name in ("dataloader", "host-sync", "allocator", "module-load", "host-work"):
+        for study in [random_study(seed) for seed in range(10)]:
+            fix = FIXES[name]
+            assert saving(study.graph, [fix, fix], study.window, 0) == study.saving(fix)
+
+
+def test_nothing_to_do_has_nothing_to_save() -> None:
+    study = studied(simulate("nothing-to-do"), window="gpu")
+    for fix in usable(study):
+        assert study.saving(fix).high_ns < 0.001 * study.window.wall_ns, fix.name
+
+
+def test_the_loader_keeps_a_fifth() -> None:
+    study = studied(simulate("training-dataloader"), window="gpu")
+    what = study.saving(FIXES["dataloader"])
+    assert what.low_ns == int(what.high_ns * LOADER_KEEPS)
+    assert what.high_ns == pytest.approx(0.364 * what.wall_ns, rel=0.01)
+
+
+def test_speedup() -> None:
+    assert Saving(200, 500, 1000).speedup == (1.25, 2.0)
+
+
+def test_fixes_are_refused_with_a_reason() -> None:
+    eager = graph(*launches(4))
+    reasons = {name: fix.refuses(eager) for name, fix in FIXES.items()}
+    assert {name for name, reason in reasons.items() if reason} == {
+        "pinned-memory", "communication-overlap", "copy-overlap",
+    }  # fmt: skip
+    assert reasons["pinned-memory"] == "the trace has no pageable copies"
+    assert "does not name" in (FIXES["cuda-graphs"].refuses(communicating()) or "")
+    assert "no two launches" in (FIXES["cuda-graphs"].refuses(graph(call(0, 5, 1), kernel(6, 16, 1))) or "")
+
+
+def test_a_sync_behind_a_copy_reads_a_value() -> None:
+    of = graph(
+        call(0, 5, 1), kernel(6, 106, 1), sync(10, 109), call(110, 115, 2, "cudaMemcpyAsync"),
+        copy(116, 118, 2, "DtoH (Device -> Pinned)"), sync(116, 122, "cudaStreamSynchronize"),
+    )  # fmt: skip
+    assert [of.trace.label(row) for row in plain_synchronisations(of).tolist()] == ["cudaDeviceSynchronize"]
+
+
+def test_a_graph_launch_costs_what_the_trace_shows() -> None:
+    assert graph_launch_ns(graph(*launches(3))) == 10_000
+    of = graph(call(0, 14, 1, "cudaGraphLaunch"), kernel(20, 30, 1), kernel(31, 41, 1))
+    assert graph_launch_ns(of) == 14_000
+
+
+def test_copies_by_direction_and_memory() -> None:
+    of = graph(
+        call(0, 5, 1), copy(6, 16, 1, "HtoD (Pageable -> Device)"), call(20, 25, 2), copy(26, 36, 2, "HtoD (Pinned -> Device)"),
+        call(40, 45, 3), copy(46, 56, 3, "DtoH (Device -> Pageable)"), call(60, 65, 4), kernel(66, 76, 4),
+    )  # fmt: skip
+    assert copies_of(of).tolist() == [0, 1, 2]
+    assert copies_of(of, "HtoD").tolist() == [0, 1]
+    assert copies_of(of, memory="pageable").tolist() == [0, 2]
+    assert copies_of(of, "DtoH", "pinned").tolist() == []
+
+
+def test_every_fix_on_every_sample() -> None:
+    for study in samples():
+        for fix in usable(study):
+            what = study.saving(fix)
+            assert 0 <= what.low_ns <= what.high_ns < what.wall_ns, (study.trace.name, fix.name)
+            assert np.isfinite(what.speedup).all()
