@@ -5,6 +5,7 @@ from analyzer.facts import span
 from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import share
 
 FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver for nothing at all
 
@@ -74,12 +75,12 @@ def allocator(study: Study) -> Iterator[Claim]:
     evidence = of_causes(study, "allocator")
     low, high = span("gt-dynamic-batching", "gain")
     yield Claim(
-        message=f"The GPU waits {lost / wall:.1%} of the wall ({lost / 1e6:,.2f} ms) for {evidence[0].what} and the like, "
+        message=f"The GPU waits {share(lost, wall)} of the wall ({lost / 1e6:,.2f} ms) for {evidence[0].what} and the like, "
         f"{sum(item.count for item in evidence):,} times.",
         ns=lost,
         how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it.",
         fix=FIXES["allocator"],
         evidence=evidence,
         formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
-        f"{low:.0%} to {high:.0%}",
+        f"{100 * low:.0f} % to {100 * high:.0f} %",
     )

@@ -9,6 +9,7 @@ from analyzer.intervals import clip, total
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
 from analyzer.timeline import COMMUNICATION
+from analyzer.units import share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
 LATE = 0.7  # a rank that communicates less than this part of the others' median comes last to the collectives
@@ -98,7 +99,8 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     low, high = span("tvi-share-communication", "share")
     yield Claim(
         message=f"{len(mine):,} collectives run for {whole / 1e6:,.2f} ms, of which {lost / 1e6:,.2f} ms "
-        f"({lost / window.wall_ns:.1%} of the wall) nothing hides; {low:.0%} to {high:.0%} is usual in training.",
+        f"({share(lost, window.wall_ns)} of the wall) nothing hides; {100 * low:.0f} % to "
+        f"{100 * high:.0f} % is usual in training.",
         ns=lost,
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",

@@ -12,6 +12,7 @@ from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.timeline import COPIES, FIRST_COPY
 from analyzer.trace import Int64
+from analyzer.units import share
 
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
 OFFLOAD = 0.5  # of the wall in copies to the device: more than inputs ever need
@@ -108,7 +109,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
     weights = _offloaded(study, exposed, size)
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
-        message=f"{len(mine):,} copies between host and device ({moved}) take {exposed / window.wall_ns:.1%} of the wall "
+        message=f"{len(mine):,} copies between host and device ({moved}) take {share(exposed, window.wall_ns)} of the wall "
         f"({exposed / 1e6:,.1f} ms) that no kernel hides"
         + (
             ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."

@@ -12,6 +12,7 @@ from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
 from analyzer.summary import is_graph_launch
 from analyzer.trace import Kind
+from analyzer.units import share
 
 LOST = 0.10  # of the wall to launching: a capture constrains the program, less does not pay for that
 BUSY = 0.95  # busy above this share: what is left between kernels is no graph's to give
@@ -121,7 +122,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
     unit = "repeats" if repetition.inferred else "steps"
     forbids = tuple(_forbids(study))
     yield Claim(
-        message=f"{lost / wall:.1%} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: {calls:,} launches"
+        message=f"{share(lost, wall)} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
         how="Capture the step: torch.compile(mode=\"reduce-overhead\") or torch.cuda.make_graphed_callables, fixed shapes."

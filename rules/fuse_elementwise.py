@@ -12,6 +12,7 @@ from analyzer.graph import Graph
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
+from analyzer.units import share
 
 FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
@@ -128,7 +129,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     shapes = bool(study.inkernel.avoidable.any())
     operators = operators_of(study, best.places[0])
     yield Claim(
-        message=f"{len(runs):,} chains of {len(found)} kinds take {lost / study.window.wall_ns:.1%} of the wall "
+        message=f"{len(runs):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
         f"({lost / 1e6:,.2f} ms). "
         f"The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
@@ -140,7 +141,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
             _merged(study, [(run.operations, run.high_ns) for run in runs]),
             assumes=("optimistic: a fused kernel takes as long as the longest of its chain",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
-                     else f"pessimistic: {STAYS:.0%} of what the others take stays"),
+                     else f"pessimistic: {100 * STAYS:.0f} % of what the others take stays"),
         ),
         evidence=tuple(_evidence(study, chain) for chain in found[:3]),
         formula=f"sum of the chains {lost / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",

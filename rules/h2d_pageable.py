@@ -8,6 +8,7 @@ from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.timeline import COPIES, FIRST_COPY
+from analyzer.units import share
 
 FROM = 0.01  # of the wall
 TINY = 64 * 1024  # bytes of a copy below which its fixed cost, not its memory, is what it costs
@@ -121,7 +122,7 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
     staging = study.causes.get("copy-staging", 0)
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
-        message=f"{len(mine):,} copies of pageable memory ({moved}) take {exposed / window.wall_ns:.1%} of the wall "
+        message=f"{len(mine):,} copies of pageable memory ({moved}) take {share(exposed, window.wall_ns)} of the wall "
         f"({exposed / 1e6:,.1f} ms) that no kernel hides.",
         ns=exposed + staging,
         how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "

@@ -5,6 +5,7 @@ from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import share
 
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
@@ -99,7 +100,7 @@ def host_sync(study: Study) -> Iterator[Claim]:
     yield Claim(
         message=f"{len(rows):,} synchronisations ({evidence.what}{inside}), {len(rows) / steps:.3g} a step, "
         f"leave the GPU without work "
-        f"for {lost / window.wall_ns:.1%} of the wall ({lost / 1e6:,.2f} ms).",
+        f"for {share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.2f} ms).",
         ns=lost,
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",

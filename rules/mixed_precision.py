@@ -14,6 +14,7 @@ from analyzer.kernels import kernel_class, readable
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64
+from analyzer.units import share
 
 FROM = 0.10  # of the wall in fp32 products: less does not pay for checking the results
 PRODUCTS = frozenset({"gemm", "convolution"})
@@ -139,7 +140,7 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
     bf16 = study.hardware is None or "bf16" in study.hardware.peaks
     underflow = value("gt-fp16-underflow", "min")
     yield Claim(
-        message=f"{len(mine):,} matrix products in true fp32 take {ns / wall:.1%} of the wall ({ns / 1e6:,.1f} "
+        message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} "
         f"ms), without the tensor "
         f"cores: {', '.join(names[:3])}.",
         ns=ns,
@@ -180,7 +181,7 @@ def _factors(study: Study) -> tuple[float, float, str]:
     return (
         HALVED,
         best,
-        f"pessimistic: half the time; optimistic: {EFFICIENT:.0%} of the 16-bit peak, {fast / slow:.1f} times fp32's",
+        f"pessimistic: half the time; optimistic: {100 * EFFICIENT:.0f} % of the 16-bit peak, {fast / slow:.1f} times fp32's",
     )
 
 

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
+from analyzer.units import share
 
 BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
 TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be said about the rest
@@ -81,8 +82,9 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
     if busy < BUSY * wall or known < TOLD * busy or ideal < good * known:
         return
     yield Claim(
-        message=f"Kernels run {busy / wall:.1%} of the wall, and their work alone needs {ideal / known:.0%} of that time on this "
-        f"device; {good:.0%} is good.",
+        message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
+        f"{share(ideal, known)} of that time on this "
+        f"device; {100 * good:.0f} % is good.",
         ns=wall,
         how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
         evidence=(Evidence("kernels whose work is known", len(study.operations), known),),

@@ -5,6 +5,7 @@ from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
+from analyzer.units import share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
@@ -91,11 +92,11 @@ def torch_compile(study: Study) -> Iterator[Claim]:
         return
     low, high = span("gt-compile-gain", "gain")
     reasons = (
-        [f"{launching / wall:.1%} of the wall goes to launching operators one by one"]
+        [f"{share(launching, wall)} of the wall goes to launching operators one by one"]
         if launching >= LAUNCHING * wall
         else []
     )
-    reasons += [f"{light / whole:.1%} of the kernels' time is in memory-bound kernels"] if fuses else []
+    reasons += [f"{share(light, whole)} of the kernels' time is in memory-bound kernels"] if fuses else []
     yield Claim(
         message=f"Nothing is compiled, and {' and '.join(reasons)}.",
         ns=max(launching, light if fuses else 0),
@@ -104,6 +105,7 @@ def torch_compile(study: Study) -> Iterator[Claim]:
             *of_causes(study, "framework", "python"),
             Evidence("memory-bound kernels", len(study.operations), light),
         ),
-        formula=f"context only: {low:.0%} to {high:.0%} faster after minutes of compiling was claimed for training",
+        formula=f"context only: {100 * low:.0f} % to {100 * high:.0f} % faster after minutes of compiling "
+        "was claimed for training",
         unpriced="it is one way to what cuda-graphs and fuse-elementwise are priced for; their savings are not added up again",
     )

@@ -98,7 +98,7 @@ def test_pinned_copies_that_overlap_already_are_left_alone(real_traces: Path) ->
 def test_unrecorded_graph_work_comes_first_and_withholds_every_saving(real_traces: Path) -> None:
     found = findings(real_traces, "kineto/torchrec-graph-rank0of16-a100-80g.json.gz")
     assert [f.rule for f in found[:2]] == ["trace-quality", "comm-overlap"]
-    assert "15.0%" in found[1].message
+    assert "15.0 %" in found[1].message
     assert all(f.saving_ns is None and "more than 5 %" in f.unpriced for f in found)
 
 
