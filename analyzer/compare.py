@@ -22,7 +22,7 @@ TOO_FEW, NOT_COMPARABLE = "too few steps to tell", "not comparable"
 EXIT_CODES = {IMPROVED: 0, SAME: 0, REGRESSED: 1, TOO_FEW: 2, NOT_COMPARABLE: 2}
 WORST_FIRST = (NOT_COMPARABLE, REGRESSED, TOO_FEW, IMPROVED, SAME)
 
-RELATIVE = 0.03  # smaller shifts are not called: 2 % noise between steps reaches 3 % in 10 steps once in 300 times
+RELATIVE = 0.03  # smaller shifts are not called: 2 % noise between 10 steps shifts them so far once in 300 times
 ABSOLUTE_NS = 10_000  # a step's markers are no more exact than this
 FEWEST_PERIODS = 4  # between five steps
 KERNELS_SHOWN = 12

@@ -13,7 +13,7 @@ import numpy as np
 
 from analyzer.errors import BadUsage
 
-ALPHA = 0.01  # chance of calling equal samples different, where so few values can tell at all
+ALPHA = 0.02  # the chance of calling equal samples different; shifts too small to matter are left out besides
 CONFIDENCE_Z = 1.959964  # of a 95 % interval
 
 
@@ -38,7 +38,7 @@ class Shift:
 def shift(before: Sequence[float], after: Sequence[float]) -> Shift:
     """The shift from `before` to `after`; both hold at least one value.
 
-    Where even samples without overlap cannot reach ALPHA (fewer than five values a side), no overlap is what counts.
+    Where even samples without overlap cannot reach ALPHA (four values a side), no overlap is what counts.
 
     Raises:
         BadUsage: SciPy is not installed.

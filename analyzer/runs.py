@@ -17,7 +17,8 @@ from typing import Any
 from analyzer.errors import BadUsage
 
 MATRIX_CLASSES = ("gemm", "attention", "convolution")
-SETTLED = 5  # of more kept steps than this the first is left out of times: it is often slower than the rest
+FEWEST_STEPS = 5  # the fewest that times are compared of
+SLOW_START = 1.1  # the first of more steps, longer than this times the median of the others, is left out of times
 KERNELS_KEPT = 40  # by time, in a baseline
 
 
@@ -189,13 +190,20 @@ def counts(device: Mapping[str, Any]) -> dict[str, int]:
 
 
 def settled(kept: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """The steps whose times count."""
-    return kept[1:] if len(kept) > SETTLED else kept
+    """The steps whose times count: all but a slow first one, which is lazy loading, filling workers or cold clocks."""
+    if len(kept) <= FEWEST_STEPS:
+        return kept
+    first, *others = _between(kept)
+    return kept[1:] if first > SLOW_START * median(others) else kept
 
 
 def periods(kept: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     """Start-to-start times of neighbours among the settled steps."""
-    return tuple(after["start_ns"] - before["start_ns"] for before, after in pairwise(settled(kept)))
+    return tuple(_between(settled(kept)))
+
+
+def _between(kept: Sequence[Mapping[str, Any]]) -> list[int]:
+    return [after["start_ns"] - before["start_ns"] for before, after in pairwise(kept)]
 
 
 def _host_lanes(host: Mapping[str, Any] | None) -> list[Lane]:
