@@ -5,15 +5,16 @@ PYTHON ?= python3
 VENV ?= .venv
 SAMPLE ?= traces/training-dataloader.json.gz
 TESTS ?=
+CHROMIUM ?= chromium
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check lint types test bench format docs dist clean
+.PHONY: help setup demo check check-browser lint types test bench format docs dist clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-14s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-22s%s\n", $$1, $$2}'
 
 setup: $(INSTALLED) ## create the virtual environment and install the project with what its tests need
 
@@ -26,6 +27,14 @@ demo: $(INSTALLED) ## say where the wall time of a sample trace went
 	$(BIN)/advise $(SAMPLE)
 
 check: lint types test ## style, types and tests: what has to pass
+
+check-browser: $(VENV)/.browser ## the HTML report in headless Chromium; another one: make check-browser CHROMIUM=PATH
+	@command -v $(CHROMIUM) >/dev/null || { echo 'no $(CHROMIUM): apt-get install chromium, or CHROMIUM=PATH' >&2; exit 1; }
+	ADVISE_BROWSER=$$(command -v $(CHROMIUM)) $(BIN)/python -m pytest tests/browser $(TESTS)
+
+$(VENV)/.browser: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	@touch $@
 
 lint: $(INSTALLED) ## ruff: lints and formatting
 	$(BIN)/ruff check .

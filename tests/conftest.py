@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 REAL = "ADVISE_REAL_TRACES"
+BROWSER = "ADVISE_BROWSER"
 FORMATS = (".json.gz", ".json", ".sqlite")
 
 
@@ -19,13 +20,15 @@ NEEDS = {"hta": "hta", "torch": "torch", "cluster": "distributed"}
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need what is not there are deselected, not skipped: `real` ones the folder that ADVISE_REAL_TRACES
-    names, others an optional package."""
+    names, `browser` ones the program that ADVISE_BROWSER names, others an optional package."""
     folder = os.environ.get(REAL)
     if folder and not Path(folder).is_dir():
         raise pytest.UsageError(f"{REAL}: no folder {folder}")
     missing = {mark for mark, package in NEEDS.items() if find_spec(package) is None}
     if not folder:
         missing.add("real")
+    if not os.environ.get(BROWSER):
+        missing.add("browser")
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in missing)]
     if left_out:
         items[:] = [item for item in items if item not in left_out]

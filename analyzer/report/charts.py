@@ -186,7 +186,7 @@ def roof(work: Sequence[Work], hardware: Hardware | None, wall_ns: int) -> Roof 
         math.log10(max(max(w.intensity for w in dots), 2 * max(peaks.values(), default=1) / hardware.bandwidth))
     )
     y_high = math.ceil(math.log10(top) * 2) / 2
-    y_low = math.floor(math.log10(max(min(w.flops_per_s for w in dots), top / 1e6)))
+    y_low = math.floor(math.log10(max(min(w.flops_per_s for w in dots), top / 1e7) / 2))
 
     def x(value: float) -> float:
         part = (math.log10(value) - x_low) / (x_high - x_low)
