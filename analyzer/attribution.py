@@ -138,25 +138,25 @@ class Attribution:
     def partition(self, start: int, end: int) -> list[Item]:
         """The wall time of [start, end) by cause; the parts add up to it exactly."""
         sums: dict[Item, int] = defaultdict(int)
-        for what, ns in exposed(self.timeline, start, end):
-            sums[_busy_item(what)] += ns
+        for what, busy_ns in exposed(self.timeline, start, end):
+            sums[_busy_item(what)] += busy_ns
         pieces = self.pieces
         ns = np.minimum(pieces.end, end) - np.maximum(pieces.start, start)
         inside = np.flatnonzero(ns > 0)
         is_copy = np.isin(pieces.row, self.blocking.row[self.blocking.is_copy])
         refill = (pieces.cause == CODE["host-sync"]).astype(np.int64) * (1 + is_copy)
         key = ((pieces.cause.astype(np.int64) * 3 + pieces.side) * 2 + pieces.modelled) * 3 + refill
-        totals = np.bincount(key[inside], weights=None, minlength=1) * 0
+        totals = np.zeros(int(key[inside].max()) + 1 if len(inside) else 0, np.int64)
         np.add.at(totals, key[inside], ns[inside])
-        for value in np.flatnonzero(totals).tolist():
-            value_, detail = divmod(value, 3)
-            value_, modelled = divmod(value_, 2)
-            cause, side = divmod(value_, 3)
+        for number in np.flatnonzero(totals).tolist():
+            rest, detail = divmod(number, 3)
+            rest, modelled = divmod(rest, 2)
+            cause, side = divmod(rest, 3)
             item = Item(
                 "idle", IDLE[cause], "modelled" if modelled else "measured", SIDES[side],
                 ("", "sync", "blocking copy")[detail], 0,
             )  # fmt: skip
-            sums[item] += int(totals[value])
+            sums[item] += int(totals[number])
         items = [item._replace(ns=ns) for item, ns in sums.items() if ns]
         return sorted(items, key=lambda item: -item.ns)
 
@@ -193,7 +193,7 @@ def attribute(timeline: Timeline) -> Attribution:
     latency = _launch_latency(timeline, gaps)
     queued = _queued_gap(gaps)
     low, high = UNEXPLAINED_NS
-    explained = high if queued is None else int(min(max(low, UNEXPLAINED_GAPS * queued), high))
+    explained = int(min(max(low, UNEXPLAINED_GAPS * (queued or 0)), high))
     calls = _Calls(timeline)
     pieces = _sorted(
         [

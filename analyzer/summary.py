@@ -13,7 +13,7 @@ from analyzer.attribution import IDLE, SIDES, Attribution
 from analyzer.host import LAUNCH, Doing
 from analyzer.kernels import kernel_class, readable
 from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
-from analyzer.trace import NONE, Int64, Kind, Memory, Trace
+from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
 
 FRAMEWORK_PATH = re.compile(
     r"^<built-in|^nn\.Module: |site-packages|dist-packages|^torch/|^triton/|/lib/python|importlib|^threading\.py|^contextlib\.py"
@@ -54,6 +54,9 @@ class Launches:
     operations_without_launch: int
     graph_launches: int
     graph_operations: int
+    queue_delay_ns: tuple[int, int] | None
+    """Median and longest time between a call's return and its operation's start, 0 where the operation started before;
+    None when nothing is linked. It is queueing, not overhead, and attributed to nothing."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
     rows = np.unique(timeline.launch[linked])
     graph = np.array([is_graph_launch(trace.label(row)) for row in rows.tolist()], np.bool_)
     graph_rows = rows[graph] if len(rows) else rows
+    delay = np.maximum(timeline.start[linked] - timeline.launch_end[linked], 0)[~timeline.later_node[linked]]
     lost = launches_without_operation(trace, timeline.process)
     # A driver call inside the runtime call that makes it is the same launch.
     nested = (host.parent[lost] != NONE) & (trace.kind[host.parent[lost]] == Kind.CALL)
@@ -162,6 +166,7 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
         operations_without_launch=len(operations) - len(linked),
         graph_launches=len(graph_rows),
         graph_operations=int(np.isin(timeline.launch[linked], graph_rows).sum()),
+        queue_delay_ns=(int(np.median(delay)), int(delay.max())) if len(delay) else None,
     )
 
 
@@ -187,7 +192,7 @@ def modules(timeline: Timeline, operations: Int64, ns: Int64) -> list[OwnerTime]
     return [OwnerTime(o.name.removeprefix("nn.Module: "), o.calls, o.kernels, o.ns) for o in found]
 
 
-def _owners(timeline: Timeline, owner: Int64, operations: Int64, ns: Int64) -> list[OwnerTime]:
+def _owners(timeline: Timeline, owner: Int32, operations: Int64, ns: Int64) -> list[OwnerTime]:
     trace = timeline.trace
     linked = timeline.linked[operations]
     rows = owner[timeline.launch[operations[linked]]]

@@ -388,7 +388,7 @@ def cuda_graph(result: Result) -> None:
     assert (result.device["operations"], result.device["kernels"]) == (12, 8)
     assert result.device["launches"] == {
         "calls": 2, "linked": 2, "without_operation": 0, "operations_without_launch": 0, "graph_launches": 2,
-        "graph_operations": 12,
+        "graph_operations": 12, "queue_delay_ns": [11_000, 12_000],
     }  # fmt: skip
     assert (result.device["idle_host_ns"], result.device["idle_submitted_ns"]) == (5_000, 30_000)
     line = timeline_of(result.trace)

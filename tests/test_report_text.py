@@ -174,7 +174,7 @@ def test_what_fixes_would_save() -> None:
 
 
 def test_launches_and_operations_that_lack_each_other() -> None:
-    lines = section(shown(device(launches=Launches(30, 20, 10, 1, 2, 8))), "LAUNCHES")
+    lines = section(shown(device(launches=Launches(30, 20, 10, 1, 2, 8, None))), "LAUNCHES")
     assert lines[1:4] == [
         "  20 calls launched 20 operations; 10 more calls have no operation in the trace;",
         "  1 operation without a call.",

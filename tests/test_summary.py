@@ -52,6 +52,7 @@ def test_launches() -> None:
     ).launches  # fmt: skip
     assert (found.calls, found.linked, found.without_operation, found.operations_without_launch) == (4, 3, 1, 1)
     assert (found.graph_launches, found.graph_operations) == (1, 2)
+    assert found.queue_delay_ns == (3_000, 3_000)  # 3, 3 and 1 µs behind the calls; the second node waited for no call
 
 
 def test_owners_of_kernels() -> None:
