@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.advice import Advice
+from analyzer.advice import Advice, StepAdvice
 from analyzer.analysis import examine
 from analyzer.cli import main
 from analyzer.ingest import read
 from analyzer.report import charts, html
 from analyzer.report.shareable import shareable
 from analyzer.report.timeline_data import COLOURS, device_data, overview
-from analyzer.study import Study
+from analyzer.study import Request, Study
 from tests import build as b
 from tests.advices import MS, advice, device
 
@@ -57,7 +57,7 @@ class Page(HTMLParser):
 
 
 def page_of(*events: b.Event, **request: Any) -> str:
-    return html.render(*examine([b.trace(*events)], b.Request(**request)))
+    return html.render(*examine([b.trace(*events)], Request(**request)))
 
 
 def small(name: str = "kernel") -> list[b.Event]:
@@ -181,8 +181,6 @@ def test_the_bar_covers_the_wall_exactly(loader: tuple[Advice, list[Study]]) -> 
 
 
 def test_steps_that_are_longer_are_marked() -> None:
-    from tests.advices import StepAdvice
-
     steps = [StepAdvice(f"s{i}", i * 10 * MS, (i + 1) * 10 * MS, 5 * MS, 3, None) for i in range(4)]
     steps.append(StepAdvice("s4", 40 * MS, 55 * MS, 5 * MS, 3, None))
     bars = charts.step_bars(steps, 10 * MS)
