@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.attribution import Item
+from analyzer.ladder import Ladder
 from analyzer.rule import Finding, Joint, Skipped
 from analyzer.run import PHASES, Run
+from analyzer.serving import Serving
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 
@@ -167,6 +169,10 @@ class Advice:
     """What to change, device after device, the best first."""
     joint: tuple[Joint, ...] = ()
     """What the findings of a device give together."""
+    ladders: tuple[Ladder, ...] = ()
+    """Of each device that decodes: its floor, where it stands, and what the findings move."""
+    serving: tuple[Serving, ...] = ()
+    """Times and costs of serving, where they were asked for."""
     skipped: tuple[Skipped, ...] = ()
     """Rules that say nothing of a device, and why."""
     errors: tuple[str, ...] = ()
@@ -197,6 +203,8 @@ class Advice:
             "ranks": None if self.ranks is None else _ranks(self.ranks),
             "findings": [_plain(finding) for finding in self.findings],
             "joint": [_plain(joint) for joint in self.joint],
+            "ladders": [_plain(ladder) for ladder in self.ladders],
+            "serving": [_plain(panel) for panel in self.serving],
             "skipped": [_plain(skipped) for skipped in self.skipped],
             "health": [_plain(note) for note in self.health],
             "errors": list(self.errors),

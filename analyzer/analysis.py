@@ -17,10 +17,12 @@ from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
 from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, total
+from analyzer.ladder import ladder
 from analyzer.ranks import find_run
 from analyzer.rendezvous import priced
 from analyzer.rule import Rule
 from analyzer.run import Run
+from analyzer.serving import serving
 from analyzer.study import Request, Study, studies
 from analyzer.summary import (
     allocation_calls,
@@ -110,6 +112,8 @@ def examine(
         phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
         findings=tuple(finding for found in verdicts for finding in found.findings),
         joint=tuple(found.joint for found in verdicts if found.joint),
+        ladders=tuple(filter(None, map(ladder, looked_at, (found.findings for found in verdicts)))),
+        serving=tuple(filter(None, map(serving, looked_at))),
         skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
         errors=(*errors, *broken, *(error for found in verdicts for error in found.errors)),
         ranks=run,
@@ -127,7 +131,9 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         raise NothingToAnalyse("no recording could be looked at")
     devices = tuple(device for advice in advices for device in advice.devices)
     host = None if devices else advices[0].host
-    notes = [note for advice in advices for note in advice.health if advice.ranks is None or note not in advice.ranks.notes]
+    notes = [
+        note for advice in advices for note in advice.health if advice.ranks is None or note not in advice.ranks.notes
+    ]
     merged = tuple(merge_notes([*notes, *(run.notes if run else ())]))
     first = next((advice for advice in advices if advice.devices), advices[0])
     return replace(
@@ -141,6 +147,8 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         what_if=tuple(what for advice in advices for what in advice.what_if),
         findings=tuple(finding for advice in advices for finding in advice.findings),
         joint=tuple(joint for advice in advices for joint in advice.joint),
+        ladders=tuple(ladder for advice in advices for ladder in advice.ladders),
+        serving=tuple(panel for advice in advices for panel in advice.serving),
         skipped=tuple(skipped for advice in advices for skipped in advice.skipped),
         errors=(*errors, *dict.fromkeys(error for advice in advices for error in advice.errors)),
         ranks=run,

@@ -30,7 +30,7 @@ LAYERS: tuple[set[str], ...] = (
     {"fixes"},
     {"study"},
     {"rule", "collectives", "chains", "decoding", "pricing"},
-    {"evidence", "engine", "digest", "ranks"},
+    {"evidence", "engine", "digest", "ranks", "ladder", "serving"},
     {"rendezvous"},
     {"advice", "progress"},
     {"verdict"},

@@ -14,6 +14,7 @@ from analyzer.attribution import Item
 from analyzer.kernels import readable
 from analyzer.report.findings import findings
 from analyzer.report.ranks import ranks
+from analyzer.report.serving import decode
 from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
 from analyzer.trace import Note
@@ -121,6 +122,7 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     _what_if(page, advice)
     _partition(page, device, advice.health)
     findings(page, advice, device)
+    decode(page, advice, device)
     _gaps(page, device)
     _owners(page, "OPERATORS", device.operators, 5)
     _owners(page, "MODULES", by_class(device.modules), 4)
