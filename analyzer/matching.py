@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from analyzer.run import RankSummary
 from analyzer.trace import NONE, Bool, Int64
 
+SAME_STEPS = 0.05  # steps of a few collectives at the recording's ends may differ
 SHIFTS = 8  # a recording may have begun so many collectives earlier or later than another
 
 
@@ -56,7 +58,7 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     """Match the collectives of all ranks; those of one rank only are left out."""
     table: dict[tuple[str, str, int], int] = {}
     stride = max((s.stride for s in summaries), default=1)
-    parts: list[tuple[Int64, ...]] = []
+    parts: list[tuple[Any, ...]] = []
     for r, summary in enumerate(summaries):
         c = summary.collectives
         mine = np.array([table.setdefault(key, len(table)) for key in c.keys], np.int64)[c.key] if len(c) else _EMPTY
@@ -64,10 +66,10 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
         chosen = np.where(c.sequence == NONE, c.order, c.sequence)
         keep = np.flatnonzero(chosen % stride == 0)
         parts.append(
-            (np.full(len(keep), r), keep, mine[keep], c.sequence[keep], c.order[keep],
+            (np.full(len(keep), r), c.step[keep].astype(np.int64), keep, mine[keep], c.sequence[keep], c.order[keep],
              c.start_ns[keep] + clock, c.end_ns[keep] + clock)
         )  # fmt: skip
-    rank, at, key, sequence, order, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
+    rank, step, at, key, sequence, order, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     by_sequence = np.ones(len(table), np.bool_)
     np.logical_and.at(by_sequence, key, sequence != NONE)
     repeats = _repeated(rank, key, sequence)
@@ -76,7 +78,7 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     clocked = np.array([s.clock_ns is not None for s in summaries], np.bool_)
     for k in np.flatnonzero(~by_sequence).tolist():
         mine = np.flatnonzero(key == k)
-        number[mine] += _shifts(rank[mine], number[mine], end[mine], clocked, stride)
+        number[mine] += _shifts(rank[mine], number[mine], end[mine], step[mine], clocked, stride)
     pairs = np.stack([key, number])
     _, instance, members = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
     instance = instance.reshape(-1)
@@ -115,35 +117,36 @@ def _while_all_recorded(key: Int64, number: Int64, rank: Int64) -> Bool:
     return inside
 
 
-def _shifts(rank: Int64, number: Int64, end: Int64, clocked: Bool, stride: int) -> Int64:
+def _shifts(rank: Int64, number: Int64, end: Int64, step: Int64, clocked: Bool, stride: int) -> Int64:
     """[n] what to add to orders of occurrence, where a recording began some collectives earlier or later.
 
-    With clocks, the shift at which ends lie closest; without, the one at which their distances vary least.
+    First of all the steps have to have the same numbers. Then, with clocks, the shift at which the ends lie closest;
+    without, the one at which their distances vary least.
     """
     ranks, counts = np.unique(rank, return_counts=True)
     reference = int(ranks[counts.argmax()])
     theirs = np.flatnonzero(rank == reference)
-    when = dict(zip(number[theirs].tolist(), end[theirs].tolist(), strict=True))
+    place = dict(zip(number[theirs].tolist(), theirs.tolist(), strict=True))
     added = np.zeros(len(rank), np.int64)
     for r in ranks.tolist():
         mine = np.flatnonzero(rank == r)
         if r == reference or len(mine) < 3:
             continue
-        best, least = 0, np.inf
+        best, least = 0, (np.inf, np.inf)
         for shift in sorted(range(-SHIFTS * stride, SHIFTS * stride + 1, stride), key=abs):
-            apart = np.array(
-                [
-                    when[n + shift] - e
-                    for n, e in zip(number[mine].tolist(), end[mine].tolist(), strict=True)
-                    if n + shift in when
-                ],
-                np.float64,
-            )
-            if len(apart) < max(3, len(mine) // 2):
+            pairs = [
+                (i, place[n + shift])
+                for i, n in zip(mine.tolist(), number[mine].tolist(), strict=True)
+                if n + shift in place
+            ]
+            if len(pairs) < max(3, len(mine) // 2):
                 continue
-            same_clock = clocked[r] and clocked[reference]
-            cost = float(np.median(np.abs(apart if same_clock else apart - np.median(apart))))
-            if cost < 0.5 * least:
+            own, other = np.array(pairs).T
+            apart = (end[other] - end[own]).astype(np.float64)
+            if not (clocked[r] and clocked[reference]):
+                apart -= np.median(apart)
+            cost = float(np.mean(step[own] != step[other])), float(np.median(np.abs(apart)))
+            if cost[0] < least[0] - SAME_STEPS or (cost[0] <= least[0] + SAME_STEPS and cost[1] < 0.5 * least[1]):
                 best, least = shift, cost
         added[mine] = best
     return added

@@ -281,7 +281,9 @@ def _less(phase: str, share: float, graph: Graph) -> Change:
         return scaled(copies, 1 - share)
     if phase == "communication":
         return lambda same: same
-    return without_host([cause for cause in IDLE if PHASE_OF.get(cause, "host") == phase], share)
+    causes = [cause for cause in IDLE if PHASE_OF.get(cause, "host") == phase]
+    # What a synchronisation's refill is charged with is any host work in the graph.
+    return without_host([*causes, "host-unknown"] if phase == "host" else causes, share)
 
 
 def _overlap(run: Run, joint: Joint, wall: int) -> Overlap | None:

@@ -190,7 +190,7 @@ def advise_places(
     summaries = _in_order(part, places)
     run = find_run(summaries) if request.rank is None else None
     tell("comparing ranks", None)
-    advices = list(part.advices)
+    advices = sorted(part.advices, key=lambda advice: _given(advice.traces[0], places))
     chosen = list(places)
     if not detail:
         chosen = _choose(run, part)
@@ -218,6 +218,11 @@ def _in_order(part: Part, places: Sequence[str]) -> list[RankSummary]:
 def _sorted_infos(part: Part, places: Sequence[str]) -> list[TraceInfo]:
     order = {name_of(place): i for i, place in reversed(list(enumerate(places)))}
     return sorted(part.infos, key=lambda info: order.get(info.name, len(order)))
+
+
+def _given(info: TraceInfo, places: Sequence[str]) -> int:
+    """Where in the order a recording was given."""
+    return next((i for i, place in enumerate(places) if name_of(place) == info.name), len(places))
 
 
 def _choose(run: Run | None, part: Part) -> list[str]:

@@ -198,26 +198,29 @@ class Verbs(Machine):
         yield from self.submit(line, thread, api, [operation], extra, "module-load")
 
     def do_collective(self, line: Line, thread: Thread) -> Waiting:
-        """`collective KERNEL 300us [16MiB] stream=20 [name=allreduce] [group=…]`: ends on all ranks together."""
+        """`collective KERNEL 300us [16MiB] stream=20 [name=allreduce] [group=0] [ranks=0,1]`: ends on all its ranks together."""
         operation = self.operation(line)
-        group = line.options.get("name", "allreduce")
+        name, group = line.options.get("name", "allreduce"), line.options.get("group", "0")
+        members = [int(rank) for rank in line.options["ranks"].split(",")] if "ranks" in line.options else None
+        ranks = members or list(range(self.world.ranks))
         size = next((parse_size(w) for w in line.words[1:] if not language.is_time(w)), 0)
         operation.kind = "communication"
         operation.duration = self.scaled(self.kernel_time(line), "communication")
         operation.args = {
-            "Collective name": group,
+            "Collective name": name,
             "In msg nelems": size // 2,
             "Out msg nelems": size // 2,
-            "Group size": self.world.ranks,
+            "Group size": len(ranks),
             "dtype": "BFloat16",
-            "Process Group Name": "0",
-            "Process Group Description": "default_pg",
-            "Process Group Ranks": str(list(range(self.world.ranks))),
+            "Process Group Name": group,
+            "Process Group Description": "undefined" if members else "default_pg",
+            "Process Group Ranks": str(ranks),
         }
-        if self.world.ranks > 1:
-            count = self.collectives[group] = self.collectives.get(group, 0) + 1
-            operation.meeting = self.world.meetings.setdefault((group, count), [])
-            operation.members = self.world.ranks
+        if len(ranks) > 1:
+            meeting = f"{group} {name}"
+            count = self.collectives[meeting] = self.collectives.get(meeting, 0) + 1
+            operation.meeting = self.world.meetings.setdefault((meeting, count), [])
+            operation.members = len(ranks)
             operation.meeting.append(operation)
         yield from self.submit(line, thread, line.options.get("api", "cudaLaunchKernelExC"), [operation])
 

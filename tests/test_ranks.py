@@ -1,0 +1,496 @@
+"""Several ranks of one run: matched, aligned, compared and replayed together, against what the simulator knows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analyzer.advice import Advice
+from analyzer.align import align
+from analyzer.collectives import bus_factor, dtype_bytes, kind_of
+from analyzer.digest import MOST, budget, summarise
+from analyzer.errors import UnreadableTrace
+from analyzer.ingest import read
+from analyzer.run import PHASES, Run
+from analyzer.spread import look_at
+from analyzer.study import Request, studies
+from traces.program import Program
+from traces.recipe import parse
+from traces.simulate import simulate
+from traces.write_kineto import BASE_NS, text
+
+HEAD = """
+device H100
+ranks {ranks}
+launch call=6us latency=5us gap=1us return=3us event_call=700ns event_latency=1.5us
+kernel gemm 200us grid=528 block=384 "gemm_kernel"
+kernel extra {extra} grid=528 block=384 "more_gemm_kernel"
+kernel reduce 400us grid=24 block=512 "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+kernel pass 20us grid=24 block=512 "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+"""
+TRAINING = """
+thread main:
+  op aten::empty 4us
+  steps {steps} from=1:
+    loader 100us
+    {loader}
+    repeat 4:
+      op aten::mm 6us 2us:
+        launch gemm
+    {compute}
+    {host}
+    op c10d::allreduce_ 6us 2us:
+      collective reduce 400us 16MiB
+    op aten::mm 6us 2us:
+      launch gemm
+    op c10d::allreduce_ 6us 2us:
+      collective reduce 400us 16MiB
+    op aten::item 3us 1us:
+      copy d2h pinned 4B 1200ns
+      sync stream=7
+"""
+
+
+def training(
+    ranks: int = 4, steps: int = 6, *, slow: int | None = None, phase: str = "", extra: str = "1ms"
+) -> Program:
+    """Data-parallel training; one rank needs `extra` longer in a phase of every step."""
+    lines = {"loader": "python 1us", "compute": "python 1us", "host": "python 1us"}
+    if slow is not None:
+        body = {"loader": f"loader {extra}", "compute": "launch extra", "host": f"python {extra}"}[phase]
+        lines[phase] = f"rank {slow}:\n      {body}"
+    recipe = (HEAD + TRAINING).format(ranks=ranks, steps=steps, extra=extra, **lines)
+    return simulate(parse(recipe, f"training-{phase}"))
+
+
+def write(
+    program: Program, folder: Path, *, clocks: Mapping[int, int] | None = None, baseless: Collection[int] = (),
+    left_out: Collection[int] = (),
+) -> Path:  # fmt: skip
+    """The ranks as files: with clocks that many ns ahead, without a base, or not at all."""
+    folder.mkdir(exist_ok=True)
+    for rank in range(len(program.ranks)):
+        if rank in left_out:
+            continue
+        data = text(program, rank)
+        base = f'"baseTimeNanoseconds": {BASE_NS}'
+        assert base in data
+        if rank in baseless:
+            data = data.replace(f"{base},", "")
+        elif clocks:
+            data = data.replace(base, f'"baseTimeNanoseconds": {BASE_NS + clocks.get(rank, 0)}')
+        (folder / f"rank{rank}.json").write_text(data, encoding="utf-8")
+    return folder
+
+
+def looked(folder: Path | str, **more: Any) -> Advice:
+    return look_at([str(folder)], Request(), **more).advice
+
+
+def run_of(folder: Path | str, **more: Any) -> Run:
+    run = looked(folder, **more).ranks
+    assert run is not None
+    return run
+
+
+def wall(program: Program) -> int:
+    """From the first step's begin to the end of the last operation of any rank."""
+    return max(max(op.end for op in rank.operations) for rank in program.ranks) - program.ranks[0].steps[0].start
+
+
+def codes(advice: Advice) -> set[str]:
+    return {note.code for note in advice.health}
+
+
+@pytest.mark.parametrize(("phase", "found"), [("loader", "dataloader"), ("compute", "compute"), ("host", "host")])
+def test_a_straggler_is_found_with_its_cause_and_what_it_costs(phase: str, found: str, tmp_path: Path) -> None:
+    slow = training(slow=2, phase=phase)
+    run = run_of(write(slow, tmp_path / "run"))
+    (straggler,) = run.stragglers
+    assert (straggler.ranks, straggler.phase) == ((2,), found)
+    assert run.slowest == 2
+    # In the first of six steps the first collective hides it: five are charged.
+    gain = wall(slow) - wall(training())
+    assert straggler.cost_ns == pytest.approx(gain * 5 / 6, rel=0.03)
+    assert straggler.waited_ns == pytest.approx(3 * gain * 5 / 6, rel=0.03)
+    assert (straggler.steps, straggler.of_steps) == (5, 6)
+    assert straggler.how == "replay" and straggler.saving_ns is not None
+    low, high = straggler.saving_ns
+    assert 0.7 * gain <= low <= high <= 1.03 * gain
+
+
+def test_who_is_no_slower_than_the_others_is_no_straggler(tmp_path: Path) -> None:
+    advice = looked(write(training(), tmp_path / "run"))
+    assert advice.ranks is not None and advice.ranks.stragglers == ()
+    assert advice.ranks.waiting_ns < 0.01 * advice.devices[0].wall_ns
+
+
+def test_two_ranks_of_a_slow_node_are_one_straggler(tmp_path: Path) -> None:
+    recipe = (HEAD + TRAINING).format(
+        ranks=8, steps=5, extra="1ms", loader="rank 6,7:\n      loader 1ms", compute="python 1us", host="python 1us"
+    )
+    (straggler,) = run_of(write(simulate(parse(recipe, "node")), tmp_path / "run")).stragglers
+    assert straggler.ranks == (6, 7)
+
+
+def test_waiting_and_moving_add_up_to_exposed_communication(tmp_path: Path) -> None:
+    run = run_of(write(training(slow=1, phase="loader"), tmp_path / "run"))
+    for row in run.rows:
+        assert row.waiting_ns + row.moving_ns == row.communication_ns
+    assert run.rows[1].waiting_ns == 0
+    assert all(row.moving_ns == pytest.approx(12 * 400_000, rel=0.01) for row in run.rows)
+    (group,) = run.groups
+    assert (group.kind, group.count, group.bytes, group.ranks) == ("allreduce", 12, 16 << 20, 4)
+    assert group.bus_bandwidth == pytest.approx(2 * 3 / 4 * (16 << 20) / 400e-6)
+    assert group.link == 450e9 and group.link_name == "NVLink"
+
+
+def test_the_first_skew_is_flagged_and_charged_to_nobody(tmp_path: Path) -> None:
+    advice = looked(write(training(steps=1, slow=3, phase="loader", extra="5ms"), tmp_path / "run"))
+    assert advice.ranks is not None
+    assert advice.ranks.skew_before_ns == pytest.approx(5_000_000, rel=0.01)
+    assert advice.ranks.meetings[0].flag == "first" and advice.ranks.meetings[0].cost_ns == 0
+    assert advice.ranks.stragglers == () and "skew-before" in codes(advice)
+
+
+@pytest.mark.parametrize("clocks", [{1: 250_000_000}, {0: -3_000_000, 2: 7_000}, {3: 86_400_000_000_000}])
+def test_skewed_clocks_are_corrected_by_collectives(clocks: dict[int, int], tmp_path: Path) -> None:
+    program = training(slow=2, phase="loader")
+    straight = run_of(write(program, tmp_path / "straight"))
+    advice = looked(write(program, tmp_path / "skewed", clocks=clocks))
+    skewed = advice.ranks
+    assert skewed is not None and "rank-clocks" in codes(advice)
+    zero = skewed.rows[0].offset_ns + clocks.get(0, 0)
+    for row in skewed.rows:
+        assert row.offset_ns + clocks.get(row.rank, 0) == pytest.approx(zero, abs=1_000)
+        assert row.offset_error_ns is not None and row.offset_error_ns <= 1_000
+    assert [s.ranks for s in skewed.stragglers] == [s.ranks for s in straight.stragglers]
+    assert skewed.stragglers[0].cost_ns == pytest.approx(straight.stragglers[0].cost_ns, abs=20_000)
+
+
+def test_clocks_that_nobody_tells_are_found_by_collectives(tmp_path: Path) -> None:
+    run = run_of(write(training(slow=2, phase="compute"), tmp_path / "run", baseless=range(4)))
+    assert run.aligned == "collectives"
+    assert run.stragglers[0].ranks == (2,)
+
+
+def test_ranks_without_a_common_clock_or_collective_are_not_aligned(tmp_path: Path) -> None:
+    recipe = (
+        HEAD.format(ranks=2, extra="1ms") + "thread main:\n  steps 3:\n    op aten::mm 6us 2us:\n      launch gemm\n"
+    )
+    advice = looked(write(simulate(parse(recipe, "apart")), tmp_path / "run", baseless=[0, 1]))
+    assert advice.ranks is not None and advice.ranks.aligned == "not"
+    assert {"not-aligned", "no-collectives"} <= codes(advice)
+
+
+def test_missing_doubled_strange_and_broken_ranks_are_named(tmp_path: Path) -> None:
+    folder = write(training(slow=2, phase="loader"), tmp_path / "run", left_out=[1])
+    (folder / "again.json").write_text((folder / "rank3.json").read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "broken.json").write_text("not a trace", encoding="utf-8")
+    strange = (folder / "rank0.json").read_text(encoding="utf-8").replace('"world_size": 4', '"world_size": 64')
+    (folder / "strange.json").write_text(strange, encoding="utf-8")
+    advice = looked(folder)
+    run = advice.ranks
+    assert run is not None and run.missing == (1,) and run.world == 4
+    assert [row.rank for row in run.rows] == [0, 2, 3]
+    notes = {note.code: note.message for note in advice.health}
+    assert "strange.json" in notes["mixed-ranks"]
+    assert re.search(r"rank3|again", notes["duplicate-ranks"])
+    assert ": 1;" in notes["missing-ranks"]
+    assert any("broken.json" in error for error in advice.errors)
+    assert run.stragglers[0].ranks == (2,)
+
+
+def test_ranks_are_told_by_name_and_else_by_order(tmp_path: Path) -> None:
+    folder = write(training(ranks=2), tmp_path / "run")
+    for i, name in enumerate(("b.json", "a.json")):
+        data = (folder / f"rank{i}.json").read_text(encoding="utf-8")
+        data = re.sub(r'"distributedInfo": \{.*\},\n', "", data)
+        (folder / f"rank{i}.json").write_text(data, encoding="utf-8")
+        (tmp_path / name).write_text(data, encoding="utf-8")
+    assert [row.file for row in run_of(folder).rows] == ["rank0.json", "rank1.json"]
+    found = look_at([str(tmp_path / "a.json"), str(tmp_path / "b.json")], Request()).advice
+    assert found.ranks is not None and [row.file for row in found.ranks.rows] == ["a.json", "b.json"]
+    assert "rank-by-order" in codes(found)
+
+
+def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None:
+    """Without sequence numbers the order of occurrence is off by what one rank did not record."""
+    folder = write(training(ranks=2, slow=1, phase="loader"), tmp_path / "run")
+    plain = json.loads((folder / "rank0.json").read_text(encoding="utf-8"))
+    gone = [e for e in plain["traceEvents"] if "nccl" in e.get("name", "")][:3]
+    plain["traceEvents"] = [e for e in plain["traceEvents"] if e not in gone]
+    (folder / "rank0.json").write_text(json.dumps(plain), encoding="utf-8")
+    run = run_of(folder)
+    assert run.matched == 9
+    assert all(m.end_ns - m.start_ns - m.skew_ns == pytest.approx(400_000, abs=2_000) for m in run.meetings)
+
+
+PIPELINE_RANK = {
+    0: ["launch gemm", "collective pass 20us 1MiB name=sendrecv group=f01 ranks=0,1"],
+    1: [
+        "collective pass 20us 1MiB name=sendrecv group=f01 ranks=0,1", "launch gemm",
+        "collective pass 20us 1MiB name=sendrecv group=f12 ranks=1,2",
+    ],
+    2: ["collective pass 20us 1MiB name=sendrecv group=f12 ranks=1,2", "launch gemm"],
+}  # fmt: skip
+
+
+def pipeline(micro: int, steps: int = 4) -> Program:
+    """Three stages, forward and back again, one after the other."""
+    lines = [HEAD.format(ranks=3, extra="1ms"), "thread main:", f"  steps {steps}:"]
+    for direction in (1, -1):
+        for rank, body in PIPELINE_RANK.items():
+            lines += [f"    rank {rank}:", f"      repeat {micro}:"]
+            turned = [line.replace("group=f", "group=b") for line in body[::-1]] if direction < 0 else body
+            lines += [f"        {line}" for line in turned]
+    lines += ["    op aten::item 3us 1us:", "      copy d2h pinned 4B 1200ns", "      sync stream=7"]
+    return simulate(parse("\n".join(lines) + "\n", "pipeline"))
+
+
+def test_a_pipeline_bubble_is_seen(tmp_path: Path) -> None:
+    few, many = (run_of(write(pipeline(m), tmp_path / str(m))).pipeline for m in (2, 8))
+    assert few is not None and many is not None
+    assert (few.stages, few.microbatches, few.expected) == (3, 2, 0.5)
+    assert (many.stages, many.microbatches, many.expected) == (3, 8, 0.2)
+    assert few.bubble > many.bubble > 0
+
+
+def test_overlap_that_could_be_better_is_priced_for_the_whole_job(tmp_path: Path) -> None:
+    run = run_of(write(training(), tmp_path / "run"))
+    assert run.overlap is not None and run.overlap.saving_ns is not None
+    low, high = run.overlap.saving_ns
+    assert 0 < low <= high <= run.overlap.exposed_ns * 1.05
+
+
+def test_a_summary_is_small_and_bounded(tmp_path: Path) -> None:
+    for steps, most in ((4, MOST), (400, 64)):
+        folder = write(training(ranks=2, steps=steps), tmp_path / str(steps))
+        (study,), _ = studies(read(folder / "rank0.json"), Request())
+        summary = summarise(study, most)
+        assert len(summary.collectives) <= most
+        assert len(pickle.dumps(summary)) < 24_000
+    assert summary.stride > 1 and budget(8) == MOST and budget(1_000_000) == 64
+
+
+def test_sampled_collectives_still_tell_the_straggler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(training(steps=64, slow=2, phase="loader"), tmp_path / "run")
+    whole = run_of(folder)
+    monkeypatch.setattr("analyzer.spread.budget", lambda ranks: 70)
+    part = run_of(folder, jobs=2)
+    assert part.stride == 2
+    assert part.stragglers[0].ranks == (2,)
+    assert part.stragglers[0].cost_ns == pytest.approx(2 * whole.stragglers[0].cost_ns, rel=0.1) or part.stragglers[
+        0
+    ].cost_ns == pytest.approx(whole.stragglers[0].cost_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_processes_find_what_one_process_finds(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(training(slow=2, phase="loader"), tmp_path / "run")
+    expected = run_of(folder)
+    monkeypatch.setattr("analyzer.spread.SMALL_BYTES", 0)
+    found = looked(folder, jobs=jobs)
+    assert found.ranks is not None
+    assert found.ranks.rows == expected.rows and found.ranks.meetings == expected.meetings
+    assert [s.ranks for s in found.ranks.stragglers] == [s.ranks for s in expected.stragglers]
+    assert [device.rank for device in found.devices] == [0, 1, 2, 3]
+
+
+def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzer.spread.DETAILED", 4)
+    found = looked(write(training(ranks=6, slow=5, phase="loader"), tmp_path / "run"), jobs=1)
+    assert found.ranks is not None and len(found.ranks.rows) == 6
+    assert 5 in [device.rank for device in found.devices] and len(found.devices) <= 4
+    assert len(found.traces) == 6
+
+
+def test_an_interruption_leaves_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import analyzer.spread as spread
+
+    folder = write(training(slow=2, phase="loader"), tmp_path / "run")
+    real: Callable[..., Any] = spread.look
+
+    def look(place: str, job: spread.Job) -> spread.Part:
+        if place.endswith("rank3.json"):
+            raise KeyboardInterrupt
+        part: spread.Part = real(place, job)
+        return part
+
+    monkeypatch.setattr(spread, "look", look)
+    monkeypatch.setattr(spread, "SMALL_BYTES", 0)
+    found = look_at([str(folder)], Request(), jobs=1)
+    assert found.interrupted and found.advice.ranks is not None
+    assert [row.rank for row in found.advice.ranks.rows] == [0, 1, 2]
+    assert any(error.startswith("interrupted: 1 of 4") and "rank3.json" in error for error in found.advice.errors)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_object_store_is_read(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    folder = write(training(slow=2, phase="loader"), tmp_path / "run")
+    for file in folder.iterdir():
+        store.pipe(f"/bucket/run/{file.name}", file.read_bytes())
+    store.pipe("/bucket/run/notes.txt", b"no trace")
+    for given in ("memory://bucket/run", "memory://bucket/run/rank*.json"):
+        run = run_of(given)
+        assert [row.file for row in run.rows] == [f"rank{i}.json" for i in range(4)]
+        assert run.stragglers[0].ranks == (2,)
+    with pytest.raises(UnreadableTrace, match=r"memory://bucket/none\.json: cannot be fetched: no such file"):
+        looked("memory://bucket/none.json")
+
+
+def test_a_url_is_downloaded_and_credentials_are_not_shown(tmp_path: Path) -> None:
+    from functools import partial
+    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    folder = write(training(ranks=2), tmp_path / "run")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        at = f"127.0.0.1:{server.server_port}"
+        assert looked(f"http://{at}/rank1.json").devices[0].rank == 1
+        with pytest.raises(UnreadableTrace) as error:
+            looked(f"http://me:secret@{at}/none.json?token=secret")
+        server.shutdown()
+    assert "secret" not in str(error.value) and "none.json" in str(error.value)
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_finds_the_same_though_a_worker_is_killed(tmp_path: Path) -> None:
+    from threading import Timer
+
+    from distributed import LocalCluster
+
+    folder = write(training(ranks=8, slow=5, phase="loader"), tmp_path / "run")
+    expected = run_of(folder, jobs=2)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:  # type: ignore[no-untyped-call]
+        victim = next(iter(cluster.workers.values()))
+        killer = Timer(0.4, victim.process.process._process.kill)
+        killer.start()
+        found = looked(folder, scheduler=cluster.scheduler_address)
+        killer.cancel()
+    assert found.errors == ()
+    assert found.ranks is not None and found.ranks.rows == expected.rows
+    assert [s.ranks for s in found.ranks.stragglers] == [(5,)]
+
+
+@pytest.mark.cluster
+def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyzer.spread.TIMEOUT", 1)
+    folder = write(training(ranks=2), tmp_path / "run")
+    from analyzer.errors import BadUsage
+
+    with pytest.raises(BadUsage, match=r"--scheduler tcp://127\.0\.0\.1:9: cannot be reached"):
+        looked(folder, scheduler="tcp://127.0.0.1:9")
+
+
+def test_offsets_are_robust_to_wild_ends() -> None:
+    chance = np.random.default_rng(1)
+    ends = np.sort(chance.integers(0, 10**9, 200))
+    late = ends + 5_000_000 + chance.normal(0, 300, 200).astype(np.int64)
+    late[::10] += 40_000_000
+    rank, instance = np.repeat([0, 1], 200), np.tile(np.arange(200), 2)
+    found = align(rank, instance, np.concatenate([ends, late]), np.array([True, True]), np.array([0, 1]))
+    assert abs(int(found.offset_ns[1] - found.offset_ns[0]) + 5_000_000) < 500
+    assert 0 < found.error_ns[1] < 1_000
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "allreduce"), ("_allgather_base", "allgather"),
+        ("ncclKernel_ReduceScatter_RING", "reducescatter"), ("all_to_allv", "alltoall"), ("c10d::alltoall_base_", "alltoall"),
+        ("ncclKernel_SendRecv_RING", "sendrecv"), ("ncclDevKernel_Broadcast", "broadcast"), ("All2All_Pooled_Req", "alltoall"),
+        ("multimem_all_reduce_kernel", "allreduce"), ("gemm", "other"),
+    ],
+)  # fmt: skip
+def test_kinds(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_bytes_on_the_link() -> None:
+    assert [bus_factor(kind, 4) for kind in ("allreduce", "allgather", "alltoall", "broadcast")] == [
+        1.5,
+        0.75,
+        0.75,
+        1.0,
+    ]
+    assert [dtype_bytes(n) for n in ("BFloat16", "c10::Half", "Float", "float", "Long", "Byte", "Int", "?")] == [
+        2, 2, 4, 4, 8, 1, 4, -1,
+    ]  # fmt: skip
+
+
+def test_absolute_times_across_bases(tmp_path: Path) -> None:
+    """A base, another base, and none with times since the epoch: the same instant whatever the file counts from."""
+
+    def one(rank: int, ts: str, base: str) -> None:
+        args = '{"device": 0, "stream": 7, "correlation": 1}'
+        event = f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{ts},"dur":10,"args":{args}}}'
+        info = f'"distributedInfo": {{"rank": {rank}, "world_size": 3}}'
+        (tmp_path / f"rank{rank}.json").write_text(f'{{{base}{info}, "traceEvents": [{event}]}}', encoding="utf-8")
+
+    one(0, "7889237500000.000", '"baseTimeNanoseconds": 1767186312000000000, ')
+    one(1, "113238500000.000", '"baseTimeNanoseconds": 1774962312000000000, ')
+    one(2, "1775078549600000.123", "")
+    run = run_of(tmp_path)
+    starts = [row.start_ns for row in run.rows]
+    first = 1767186312000000000 + 7889237500000000
+    assert starts[1] - starts[0] == 1774962312000000000 + 113238500000000 - first
+    assert starts[2] - starts[0] == 1775078549600000123 - first
+
+
+@pytest.mark.real
+def test_the_eight_ranks_of_dlrm() -> None:
+    folder = Path(os.environ["ADVISE_REAL_TRACES"]) / "traces/kineto/dlrm-8rank-v100"
+    if not folder.is_dir():
+        folder = Path(os.environ["ADVISE_REAL_TRACES"]) / "kineto/dlrm-8rank-v100"
+    run = run_of(folder)
+    exchanges = [m for m in run.meetings if m.kind == "alltoall"]
+    for meeting in exchanges[:4]:
+        assert max(range(8), key=lambda r, m=meeting: m.arrivals_ns[r]) == 7  # type: ignore[misc]
+    assert exchanges[0].flag == "first" and exchanges[0].cost_ns == 0
+    assert run.skew_before_ns == pytest.approx(7_600_000, rel=0.01)
+    seven = next(s for s in run.stragglers if s.ranks == (7,))
+    assert 0 < seven.cost_ns <= 1_100_000
+    steps = [row.step_ns or 0 for row in run.rows]
+    assert (min(steps), max(steps)) == (12_509_000, 19_901_000)
+    assert all(1_030_000 <= row.compute_ns <= 1_250_000 for row in run.rows)
+
+
+@pytest.mark.real
+def test_the_two_devices_of_one_nsight_file_are_ranks(real_traces: Path) -> None:
+    found = sorted(real_traces.rglob("mfu-2gpu-before*.sqlite"))
+    run = run_of(found[0])
+    assert [row.rank for row in run.rows] == [0, 1] and run.aligned == "one recording"
+    assert run.matched == 33 and run.stragglers[0].ranks == (1,)
+
+
+def test_phases_add_up_to_the_wall(tmp_path: Path) -> None:
+    run = run_of(write(training(slow=1, phase="host"), tmp_path / "run"))
+    for row in run.rows:
+        assert len(row.phases_ns) == len(PHASES) and sum(row.phases_ns) == row.wall_ns
+        assert sum(ns for _, ns in row.causes) == row.wall_ns
+
+
+def test_packed_files_too(tmp_path: Path) -> None:
+    folder = write(training(ranks=2), tmp_path / "run")
+    for file in list(folder.iterdir()):
+        (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        file.unlink()
+    assert run_of(folder).matched == 12
