@@ -24,6 +24,8 @@ from analyzer.replay import replay, wall_ns
 from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
 from analyzer.study import Study
 
+GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
+
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -220,7 +222,7 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
         left = [pair for pair in priced if alone[id(pair[1])][1] >= WORTH * wall]
         adds = alone
         while left:
-            best = max(left, key=lambda pair: _root(pair[1], adds[id(pair[1])]))
+            best = _first(left, adds)
             left = [pair for pair in left if pair is not best]
             rule, claim = best
             saving = adds[id(claim)]
@@ -239,6 +241,17 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
     rest.sort(key=lambda pair: -pair[1].ns)
     said = [(claim.first, _finding(study, rule, claim, None, None, unpriced[id(claim)])) for rule, claim in rest]
     return [f for first, f in said if first] + findings + [f for first, f in said if not first], skipped, joint
+
+
+def _first(left: Sequence[tuple[Rule, Claim]], adds: dict[int, tuple[int, int]]) -> tuple[Rule, Claim]:
+    """The claim to take next: the largest, but a particular wait of about its size before the host in general."""
+
+    def size(pair: tuple[Rule, Claim]) -> float:
+        return _root(pair[1], adds[id(pair[1])])
+
+    best = max(left, key=size)
+    waits = [pair for pair in left if pair[1].wait and size(pair) >= GENERIC * size(best)]
+    return max(waits, key=size) if best[1].generic and waits else best
 
 
 def _root(claim: Claim, saving: tuple[int, int]) -> float:

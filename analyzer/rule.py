@@ -62,6 +62,10 @@ class Claim:
     """Bound of the saving that the rule knows besides the replay."""
     unpriced: str = ""
     """Why the engine is not to price it, although it is about time that can be saved."""
+    generic: bool = False
+    """About the host's work between launches in general; it shrinks by itself once a particular wait is gone."""
+    wait: bool = False
+    """About a particular wait of the host: a loader, a synchronisation, an allocation."""
     first: bool = False
     """To be read before any saving: the trace itself is doubtful."""
 

@@ -80,6 +80,7 @@ def allocator(study: Study) -> Iterator[Claim]:
         ns=lost,
         how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it.",
         fix=FIXES["allocator"],
+        wait=True,
         evidence=evidence,
         formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
         f"{100 * low:.0f} % to {100 * high:.0f} %",

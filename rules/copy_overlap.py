@@ -6,6 +6,7 @@ import numpy as np
 from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.evidence import of_operations
+from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
 from analyzer.graph import Graph
 from analyzer.rule import Claim, rule
@@ -15,6 +16,7 @@ from analyzer.trace import Int64
 from analyzer.units import share
 
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
+FAST = 0.5  # share of the link's rate from which pinning alone gives nothing
 OFFLOAD = 0.5  # of the wall in copies to the device: more than inputs ever need
 RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come again and again below it
 
@@ -66,7 +68,7 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         repeat: 4
         scale: 100us
         """,
-        # Pageable: that comes first, a pageable copy cannot overlap.
+        # Slow and pageable: that comes first, a pageable copy cannot overlap.
         """
         step |...................
         host c.a................
@@ -93,11 +95,8 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
     """
     window, timeline = study.window, study.timeline
     items = study.attribution.partition(window.start_ns, window.end_ns)
-    links = {
-        f"{direction} {memory}".strip()
-        for direction, memory in COPIES
-        if direction in ("HtoD", "DtoH") and memory != "pageable"
-    }
+    memories = ("pinned", "", "pageable") if _fast_pageable(study) else ("pinned", "")
+    links = {f"{way} {memory}".strip() for way, memory in COPIES if way in ("HtoD", "DtoH") and memory in memories}
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail in links)
     kernels = timeline.is_kernel[study.operations].any()
     if exposed < FROM * window.wall_ns or not kernels:
@@ -120,12 +119,23 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         how="Keep the weights on the device (stop CPU offload, offload fewer layers), or fetch the next layer on a second stream "
         "while this one computes. The memory is pinned already."
         if weights
-        else "Copy the next input on a stream of its own while this one is worked on: non_blocking=True, an event, two buffers.",
+        else "Copy the next input on a stream of its own while this one is worked on: non_blocking=True, an event, "
+        "two pinned buffers.",
         fix=_resident(graph_index(study, mine)) if weights else FIXES["copy-overlap"],
         evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
         formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",
         doubts=("that the copied data are weights is inferred from their recurring sizes",) if weights else (),
     )
+
+
+def _fast_pageable(study: Study) -> bool:
+    """Pageable copies run at the link's rate already: what is left to gain is overlap, for which they must be pinned."""
+    timeline = study.timeline
+    kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
+    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    size, ns = study.trace.bytes[timeline.row[mine]], int((timeline.end - timeline.start)[mine].sum())
+    link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
+    return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link
 
 
 def _offloaded(study: Study, exposed: int, size: Int64) -> bool:

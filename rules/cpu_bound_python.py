@@ -101,5 +101,6 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
                      assumes=(f"pessimistic: {100 * STAYS:.0f} % of Python's time stays",)),
         evidence=evidence,
         formula=f"idle time whose deciding host record is Python: {lost / 1e6:,.3f} of {host / 1e6:,.3f} ms on the host's side",
+        generic=True,
         doubts=stacks,
     )  # fmt: skip

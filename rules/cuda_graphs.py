@@ -131,6 +131,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),
         formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
         f"{value('tvi-launch-graph', 't') * 1e6:g} µs stay",
+        generic=True,
         doubts=tuple(_doubts(study, recorded, lost)),
     )  # fmt: skip
 

@@ -92,6 +92,7 @@ def dataloader(study: Study) -> Iterator[Claim]:
         ns=lost,
         how=_how(evidence[0].what),
         fix=FIXES["dataloader"],
+        wait=True,
         evidence=evidence,
         formula=f"idle time inside loader calls, {lost / 1e6:,.3f} ms of {wall / 1e6:,.3f} ms; reading a sample should not "
         f"be the limit from {rate / 1e9:g} GB/s a GPU",

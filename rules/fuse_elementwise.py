@@ -137,9 +137,9 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
         how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here.",
         fix=Fix(
             "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
-            _merged(study, [(run.operations, run.low_ns) for run in runs]),
-            _merged(study, [(run.operations, run.high_ns) for run in runs]),
-            assumes=("optimistic: a fused kernel takes as long as the longest of its chain",
+            _merged(study, [(run.operations, run.low_ns) for run in runs], host=False),
+            _merged(study, [(run.operations, run.high_ns) for run in runs], host=True),
+            assumes=("optimistic: a fused kernel takes as long as the longest of its chain, and one launch",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
                      else f"pessimistic: {100 * STAYS:.0f} % of what the others take stays"),
         ),
@@ -163,8 +163,11 @@ def _priced(study: Study, operations: Int64) -> Run:
     return Run(operations, max(low, longest), min(longest, low))
 
 
-def _merged(study: Study, runs: list[tuple[Int64, int]]) -> Change:
+def _merged(study: Study, runs: list[tuple[Int64, int]], *, host: bool) -> Change:
+    """Each chain is one kernel; `host`: and its host work that of one launch."""
+
     def change(graph: Graph) -> Graph:
-        return fused([graph_index(study, operations) for operations, _ in runs], [ns for _, ns in runs])(graph)
+        places = [graph_index(study, operations) for operations, _ in runs]
+        return fused(places, [ns for _, ns in runs], host=host)(graph)
 
     return change

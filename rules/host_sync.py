@@ -105,6 +105,7 @@ def host_sync(study: Study) -> Iterator[Claim]:
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
         fix=FIXES["host-sync"],
+        wait=True,
         evidence=(evidence,),
         formula=f"idle time inside the calls and until the queue is refilled, {lost / 1e6:,.3f} ms; a serial part of 1 % alone "
         f"limits 64 GPUs to {value('ai-serial-fraction', 's1'):g} times one",

@@ -161,3 +161,15 @@ def test_users_rules_are_found_and_a_broken_file_is_an_error(tmp_path: Path) -> 
         find_rules(tmp_path / "missing")
     with pytest.raises(BadUsage, match="no rule nothing"):
         named_rule(rules, "nothing")
+
+
+def test_a_particular_wait_comes_before_the_host_in_general() -> None:
+    study = study_of(SLOW_LOADER + " scale: 10us")
+
+    def order(share: float) -> list[str]:
+        general = made("general", lambda s: [replace(claim(s, "g", fix=FIXES["cuda-graphs"], share=0.3), generic=True)])
+        wait = made("wait", lambda s: [replace(claim(s, "w", fix=FIXES["dataloader"], share=share), wait=True)])
+        return [finding.rule for finding in judge(study, [general, wait]).findings]
+
+    assert order(0.2) == ["wait", "general"]
+    assert order(0.02) == ["general", "wait"]
