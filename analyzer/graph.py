@@ -735,7 +735,7 @@ def _named_waits(
             j = np.searchsorted(lane.launched, trace.start_ns[source_call[pairs]], side="left") - 1
             real = (k < len(waiting.operation)) & (j >= 0)
             found.append((lane.operation[j[real]], waiting.operation[k[real]], True))
-    return np.unique(call[usable])
+    return ascending(call[usable])
 
 
 def _unnamed_waits(

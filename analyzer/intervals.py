@@ -84,19 +84,15 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 def remainder(a: Intervals, taken: Overlaps) -> Overlaps:
     """What `taken` (pieces of `a`, sorted by `left` then start, disjoint) leaves of `a`; `right` is -1."""
     k, m = len(a.start), len(taken.start)
-    # Walk each interval of `a` as: its start, the pieces taken from it in order, its end.
-    owner = np.concatenate([np.arange(k), taken.left])
-    rank = np.concatenate([np.full(k, -1), np.arange(m)])
-    order = np.lexsort((rank, owner))
-    frees = np.concatenate([a.start, taken.end])[order]
-    owner = owner[order]
-    stop = np.concatenate([a.end, np.empty(m, np.int64)])
-    next_taken = np.concatenate([np.full(k, -1), taken.start])[order]
-    until = np.empty(len(order), np.int64)
-    if len(order):
-        until[:-1] = next_taken[1:]
-        closes = np.concatenate([owner[1:] != owner[:-1], [True]])
-        until[closes] = stop[:k][owner[closes]]
+    # Each interval of `a` is one free stretch more than pieces are taken from it: from its start, then from each piece's
+    # end, until the next piece's start, the last one until its own end.
+    count = np.bincount(taken.left, minlength=k)
+    first = np.arange(k) + np.cumsum(count) - count
+    piece = np.arange(m) + taken.left + 1
+    frees, until = np.empty(k + m, np.int64), np.empty(k + m, np.int64)
+    frees[first], frees[piece] = a.start, taken.end
+    until[first + count], until[piece - 1] = a.end, taken.start
+    owner = np.repeat(np.arange(k), count + 1)
     keep = until > frees
     return Overlaps(frees[keep], until[keep], owner[keep], np.full(int(keep.sum()), -1))
 

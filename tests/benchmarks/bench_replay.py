@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_replay.py [--operations 100000 1000000 2000000] [--sample mlp-training] [--runs 3]
 
-A sample is tiled in memory to each size, and every size is measured in a process of its own. Compare the rows of one run
+A sample is tiled in memory to each size, and every size is measured in a process of its own, in processor seconds. Compare the rows of one run
 with each other; the figures of different runs or machines say little.
 """
 
@@ -56,7 +56,7 @@ COLUMNS = ("kind", "name_code", "process", "thread", "device", "stream", "bytes"
 
 
 def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
-    """Seconds of each stage, in this process; compiled code is made before the clock starts."""
+    """Processor seconds of each stage, in this process; compiled code is made before the clock starts."""
     from analyzer.attribution import attribute
     from analyzer.graph import build_graph
     from analyzer.host import read_host
@@ -65,11 +65,11 @@ def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
     from analyzer.window import marker_rows
 
     def stages(trace: Any) -> dict[str, float]:
-        times, then = {}, time.perf_counter()
+        times, then = {}, time.process_time()
 
         def lap(name: str) -> None:
             nonlocal then
-            now = time.perf_counter()
+            now = time.process_time()
             times[name], then = now - then, now
 
         host = read_host(trace, 0)
