@@ -73,7 +73,10 @@ class Decoding:
             return [(window.start_ns, window.end_ns)]
         if phase.name != MIXED:
             return []
-        clipped = [(max(a, window.start_ns), min(b, window.end_ns)) for a, b in phase.spans(DECODE)]
+        steps = sorted(phase.stretches)
+        ends = [*(step.start_ns for step in steps[1:]), window.end_ns]  # until the next step begins
+        spans = [(step.start_ns, end) for step, end in zip(steps, ends, strict=True) if step.name == DECODE]
+        clipped = [(max(a, window.start_ns), min(b, window.end_ns)) for a, b in spans]
         return [(a, b) for a, b in clipped if a < b]
 
     @cached_property

@@ -38,13 +38,11 @@ def _ladder(page: Page, ladder: Ladder) -> None:
         tokens = f", {ladder.tokens_per_s:,.0f} tokens/s at batch {ladder.batch:g}" if ladder.tokens_per_s else ""
         page.prose(f"A pass takes {duration(ladder.pass_ns)} here{tokens}.", "  ")
     page.table(
-        [(_name(rung), _span(*rung.passes_per_s, "{:,.0f}"), _share(rung), rung.grade) for rung in ladder.rungs],
+        [(clean(rung.name), _span(*rung.passes_per_s, "{:,.0f}"), _share(rung), rung.grade) for rung in ladder.rungs],
         ("", "passes/s", "of the floor", ""),
     )
-
-
-def _name(rung: Rung) -> str:
-    return f"{rung.name} ({rung.source})" if rung.grade == "reference" else clean(rung.name)
+    for source in dict.fromkeys(rung.source for rung in ladder.rungs if rung.grade == "reference"):
+        page.prose(f"reference: the shares that others reached with {source}, here of this model's floor.", "  ", "dim")
 
 
 def _share(rung: Rung) -> str:
@@ -82,12 +80,14 @@ def _serving(page: Page, panel: Serving) -> None:
     page.table(
         [_choice(choice) for choice in panel.choices], ("modelled", "next token", "tokens/s", "per million", "fits")
     )
+    for why in dict.fromkeys(choice.why for choice in panel.choices):
+        page.prose(f"{clean(', '.join(c.name for c in panel.choices if c.why == why))}: {why}.", "  ", "dim")
 
 
 def _choice(choice: Choice) -> tuple[str, str, str, str, str]:
     slow, fast = (duration(ns) for ns in choice.next_token_ns)
     return (
-        f"{choice.name} ({choice.why})",
+        choice.name,
         slow if slow == fast else f"{fast}–{slow}",
         _span(*choice.tokens_per_s, "{:,.0f}"),
         _span(choice.price_per_million[1], choice.price_per_million[0], "{:,.3g}") if choice.price_per_million else "",
