@@ -106,6 +106,13 @@ class Recorder:
         if not self.settings.warmup:
             self._start()
 
+    def restart(self) -> None:
+        """Forget what was recorded, and begin again with the warm-up: what was taken for steps were none."""
+        self.end(discard=True)
+        self.ended, self._discard, self._last = 0, False, None
+        self._plain, self._recorded, self.written = [], [], []
+        self.begin()
+
     def step_ended(self) -> None:
         """To be called when a step has ended; after the last one the files are written."""
         if self.done:

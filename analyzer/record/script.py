@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, script: Sequence[str]) -> int:
             raise Recorded(0)
 
     recorder.begin()
-    with step_ends(recorder.torch, options.step, ended):
+    with step_ends(recorder.torch, options.step, ended, recorder.restart):
         code = _run(script)
     recorder.end()
     if not recorder.written:
@@ -116,16 +116,18 @@ def _run(script: Sequence[str]) -> int:
 
 
 @contextmanager
-def step_ends(torch: Any, wanted: str, ended: Callable[[], None]) -> Iterator[None]:
+def step_ends(torch: Any, wanted: str, ended: Callable[[], None], restart: Callable[[], None]) -> Iterator[None]:
     """Call `ended` when a step of the program has ended: after `optimizer.step()`; in inference after the outermost
-    module's forward pass. Once an optimizer has made a step, forward passes are none."""
+    module's forward pass. Once an optimizer has made a step, forward passes are none; `restart` forgets earlier ones."""
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    depth, trains = 0, False
+    depth, passes, trains = 0, 0, False
 
     def after_optimizer(*_: Any) -> None:
         nonlocal trains
+        if not trains and passes:
+            restart()
         trains = True
         ended()
 
@@ -134,9 +136,10 @@ def step_ends(torch: Any, wanted: str, ended: Callable[[], None]) -> Iterator[No
         depth += 1
 
     def after_forward(*_: Any) -> None:
-        nonlocal depth
+        nonlocal depth, passes
         depth -= 1
         if depth == 0 and not trains and not torch.is_grad_enabled():
+            passes += 1
             ended()
 
     handles = []
