@@ -29,6 +29,7 @@ HOPPER = (9, 0)
         "gt-fa3",
         "gt-flash-tiles",
         "gt-flash-traffic",
+        "tvi-idea-fa4",
     ),
     needs=("hardware",),
     phases=("training", "prefill"),

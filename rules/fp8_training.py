@@ -18,7 +18,15 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
 
 @rule(
     title="Matrix products in 16 bits on a device with FP8",
-    cites=("tvi-matrix-weight-quant", "tvi-gemm-peak-share", "gt-fp8-2x", "ai-verify-after"),
+    cites=(
+        "tvi-matrix-weight-quant",
+        "tvi-gemm-peak-share",
+        "gt-fp8-2x",
+        "gt-libs",
+        "ai-amdahl",
+        "ai-mixed-precision-refs",
+        "ai-verify-after",
+    ),
     needs=("shapes", "hardware"),
     phases=("training",),
     because="tvi-matrix-weight-quant",

@@ -20,7 +20,7 @@ EIGHT_BITS = re.compile(
 
 @rule(
     title="The cache of keys and values is read in 16 bits",
-    cites=("tvi-matrix-kv-quant", "tvi-kv-intensity", "tvi-kv-dominates", "tvi-kv-remedies", "gt-kv-read"),
+    cites=("tvi-matrix-kv-quant", "tvi-kv-intensity", "tvi-kv-dominates", "tvi-kv-remedies", "gt-kv-read", "ai-gqa"),
     needs=("hardware",),
     phases=("decode",),
     because="tvi-matrix-kv-quant",

@@ -16,7 +16,7 @@ USUAL = ("bf16", 2)  # type and bytes of weights where replays hide the shapes; 
 @rule(
     title="A larger batch would share each reading of the weights",
     cites=("tvi-matrix-batching", "tvi-batch-table", "tvi-batch-limit-kv", "tvi-batch-limit-latency", "ai-thm-batch",
-           "ai-batch-free", "ai-service-model"),
+           "ai-batch-free", "ai-decode-batch", "ai-service-model", "gt-prefill-latency-first"),
     needs=("hardware",),
     phases=("decode",),
     because="tvi-matrix-batching",

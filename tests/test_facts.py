@@ -1,5 +1,8 @@
 """The documents' claims: complete, sourced, unreadable where they are wrong; their arithmetic worked again by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from analyzer.facts import CORRECTED, DO_NOT_USE, OK, Fact, Quantity, UnusableFact, documents, fact, facts, span, value
@@ -84,6 +87,15 @@ H100_BANDWIDTH, H100_BF16 = 3.35e12, 989.4e12
         ("ai-dp-example", "t", 2 * 7 / 8 * 14e9 / 450e9, 0.02),
         ("ai-7b-240", "rate", H100_BANDWIDTH / 14e9, 0.002),
         ("ai-ex3-m64", "m", 9 * 7 + 1, 0.0),
+        ("tvi-prefill-example", "I", 2000, 0.0),
+        ("ai-nvlink-450", "bw", 900e9 / 2, 0.0),
+        ("ai-serial-fraction", "s1", 1 / (0.01 + 0.99 / 64), 0.001),
+        ("ai-serial-fraction", "s5", 1 / (0.05 + 0.95 / 64), 0.005),
+        ("ai-decode-util", "util", 1 / (H100_BF16 / H100_BANDWIDTH), 0.15),
+        ("ai-jetson-8b", "tpot", 8e9 / 2 / 0.2e12, 0.001),
+        ("ai-jetson-8b", "rate", 0.2e12 / (8e9 / 2), 0.001),
+        ("ai-jetson-8b", "ttft", 2 * 8e9 * 500 / 25e12 * 2, 0.01),
+        ("ai-kv-example-8b", "kv", 2 * 32 * 8 * 128 * 2, 0.0),
         ("ai-b-memory-limit", "t", (14e9 + 100 * 4096 * 131072) / H100_BANDWIDTH, 0.02),
     ],
 )
@@ -96,3 +108,38 @@ def test_spans_by_hand() -> None:
     assert span("gt-fp8-2x", "step") == pytest.approx((1 / (1 - 0.60 / 2), 1 / (1 - 0.75 / 2)), rel=0.01)
     assert span("ai-bubble-examples", "b") == pytest.approx((7 / 39, 7 / 15), abs=0.005)
     assert span("ai-matmul-examples", "I") == pytest.approx((1.0, 4096 / 3), rel=0.01)
+
+
+def test_prices_and_fits_by_hand() -> None:
+    assert pytest.approx(0.87, abs=0.005) == 2.5 / (800 * 3600) * 1e6
+    batch, weights = value("ai-kv-example-8b", "B_fail"), 16e9
+    assert weights + batch * 1800 * value("ai-kv-example-8b", "kv") > 0.9 * 80e9
+
+
+BOUNDS = {
+    "attainable-bandwidth": "calibration.py", "in-kernel": "inkernel.py", "ladder": "ladder.py", "mfu-mbu": "efficiency.py",
+    "phase": "phase.py", "roofline": "roofline.py", "serving": "serving.py",
+}  # fmt: skip
+"""What `bound:` may name, and the module of analyzer/ that works it out."""
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_bounds_and_tests_that_claims_name_exist() -> None:
+    used = {user for claim in FACTS for user in claim.used_by}
+    assert {user.removeprefix("bound:") for user in used if user.startswith("bound:")} == BOUNDS.keys()
+    assert all((ROOT / "analyzer" / module).is_file() for module in BOUNDS.values())
+    assert {user for user in used if user.startswith(("page:", "test:"))} == {"test:facts"}
+
+
+def test_claims_worked_out_here_say_so() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    worked_out = {claim.key for claim in FACTS if f'"{claim.key}"' in here}
+    assert worked_out == {claim.key for claim in FACTS if "test:facts" in claim.used_by}
+
+
+def test_modules_that_read_claims_are_named_by_them() -> None:
+    keys = {claim.key for claim in FACTS}
+    for path in sorted((ROOT / "analyzer").rglob("*.py")):
+        read = set(re.findall(r'"((?:tvi|gt|ai)-[\w.-]+)"', path.read_text(encoding="utf-8"))) & keys
+        assert all(any(user.startswith("bound:") for user in fact(key).used_by) for key in read), path.name
