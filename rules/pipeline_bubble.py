@@ -1,0 +1,104 @@
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer.collectives import POINT_TO_POINT, collectives
+from analyzer.evidence import of_operations
+from analyzer.rule import Claim, rule
+from analyzer.study import Study
+from analyzer.timeline import COMMUNICATION
+from analyzer.units import share
+
+FROM = 0.10  # of the wall in exchanges that nothing hides; a bubble of 16 microbatches in 3 stages is 11 %
+FEWEST = 4  # exchanges a step: two microbatches there and back
+
+
+@rule(
+    title="Pipeline stages wait for each other",
+    cites=("ai-pipeline-bubble", "ai-pipeline-4p", "ai-1f1b"),
+    phases=("training",),
+    because="ai-pipeline-bubble",
+    fires=(
+        """
+        step |............................
+        host n.a.n.n.a.n.n.a.nS=========..
+        s7   ..nnnn.aa.nnnn.aa.nnnn.aa.n..
+        n: ncclDevKernel_SendRecv
+        phase: training
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+    quiet=(
+        # Short exchanges between long stages.
+        """
+        step |............................
+        host n.a.n.n.a.n.n.a.nS=========..
+        s7   ..naaaaaa.naaaaaa.naaaaaaaa..
+        n: ncclDevKernel_SendRecv
+        phase: training
+        repeat: 4
+        scale: 100us
+        """,
+        # All-reduces of data parallelism.
+        """
+        step |............................
+        host n.a.n.n.a.n.n.a.nS=========..
+        s7   ..nnnn.aa.nnnn.aa.nnnn.aa.n..
+        n: ncclDevKernel_AllReduce_Sum_bf16_RING_LL
+        phase: training
+        repeat: 4
+        scale: 100us
+        """,
+        # Inference: no microbatches to have more of.
+        """
+        step |............................
+        host n.a.n.n.a.n.n.a.nS=========..
+        s7   ..nnnn.aa.nnnn.aa.nnnn.aa.n..
+        n: ncclDevKernel_SendRecv
+        phase: decode
+        repeat: 4
+        scale: 100us
+        """,
+    ),
+)
+def pipeline_bubble(study: Study) -> Iterator[Claim]:
+    """The device waits in exchanges with the neighbouring stages, which have nothing to hand on yet.
+
+    Why it costs: with p stages and m microbatches, the first microbatch has to reach the last stage before that can begin,
+    and the last one has to come back: every stage idles (p - 1) / (m + p - 1) of the time.
+
+    What to do: more microbatches for the same batch, an interleaved schedule (v parts a stage make the bubble v times
+    smaller, for v times the exchanges), or stages of equal length where one keeps the others waiting.
+
+    How to verify: record all ranks again; the share of waiting in exchanges is near (p - 1) / (m + p - 1).
+
+    When it must not fire: exchanges of expert or sequence parallelism, which are all-to-alls, and inference.
+    """
+    found, _ = collectives(study, len(study.timeline.row))
+    exchanges = np.array([kind in POINT_TO_POINT for _, kind, _ in found.keys], np.bool_)
+    if not len(found) or not exchanges.any():
+        return
+    mine = exchanges[found.key] & found.inside
+    lost = int(found.exposed_ns[mine].sum())
+    if lost < FROM * study.window.wall_ns or int(mine.sum()) < FEWEST * max(len(study.kept_steps), 1):
+        return
+    timeline = study.timeline
+    at = study.operations[timeline.does[study.operations] == COMMUNICATION]
+    at = at[np.isin(timeline.start[at], found.start_ns[mine])]
+    pipeline = study.run.pipeline if study.run else None
+    told, formula = "", "bubble = (p - 1) / (m + p - 1)"
+    if pipeline is not None:
+        p, m = pipeline.stages, pipeline.microbatches
+        told = f" {p} stages and {m} microbatches make {share(round(1e6 * pipeline.expected), 10**6)} without any other loss."
+        formula = f"({p} - 1) / ({m} + {p} - 1) = {pipeline.expected:.3f}"
+        formula += f"; with {2 * m} microbatches {(p - 1) / (2 * m + p - 1):.3f}"
+    yield Claim(
+        message=f"{int(mine.sum()):,} exchanges with other ranks run for {lost / 1e6:,.2f} ms "
+        f"({share(lost, study.window.wall_ns)} of the wall) with no compute beside them.{told}",
+        ns=lost,
+        how="More microbatches a step, an interleaved schedule, or stages of equal length.",
+        evidence=(of_operations(study, at),),
+        formula=formula,
+        unpriced="a question: what other microbatches would do is not in the timeline",
+    )
