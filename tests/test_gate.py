@@ -241,7 +241,8 @@ def test_a_missing_file_a_device_and_a_path_that_are_not_there(tmp_path: Path) -
 )  # fmt: skip
 def test_quantities_as_they_are_written(text: object, value: float, dimension: str) -> None:
     found = parse(text, (SHARE, TIME, SIZE, NUMBER), "x")
-    assert (found.value, found.dimension) == (pytest.approx(value), dimension)
+    assert found.value == pytest.approx(value)
+    assert found.dimension == dimension
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,14 @@ thread main:
 """,
     "bench",
 )
+STEP_PER_LOADER = 9.44 / 9  # what has to change for the whole step to change so much
 NOISES, STEPS, SLOWER = (0.01, 0.02, 0.05), (5, 10, 20, 50), 1.05
 
 
 def recorded(seed: int, noise: float, slower: float, folder: Path) -> Run:
     """One run of the program: simulated, written, read, analysed. Uniform jitter of ±√3 noise has that deviation."""
-    program = simulate(RECIPE, jitter=noise * 3**0.5 * 1.045, seed=seed, scale={"dataloader": slower})
+    scale = {"dataloader": 1 + (slower - 1) * STEP_PER_LOADER}
+    program = simulate(RECIPE, jitter=noise * 3**0.5 * STEP_PER_LOADER, seed=seed, scale=scale)
     path = folder / "run.json"
     write_kineto(program, path)
     return run_of(advise_traces([read(path)]).to_json())
