@@ -86,6 +86,28 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
+        # The allocator works in the loop, but memory is not what it lacks.
+        """
+        step |.....................
+        host a.F=.A=.b.S==========.
+        s7   .aa......bbbbbbbbbbb..
+        repeat: 3
+        memory: 40GB
+        device: H100 SXM
+        phase: training
+        """,
+        # Recomputed and full: that is what it is for.
+        """
+        step |.....................
+        host a..b....F=A=S=======..
+        host ..O===................
+        s7   .aaaaaaabbbbbbccccc...
+        O: CheckpointFunctionBackward
+        repeat: 3
+        memory: 82GB
+        device: H100 SXM
+        phase: training
+        """,
     ),
 )
 def activation_checkpointing(study: Study) -> Iterator[Claim]:

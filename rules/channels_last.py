@@ -59,6 +59,15 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         c: void transpose_kernel<float>
         repeat: 3
         """,
+        # An image is converted once, for a model without convolutions.
+        """
+        step |............
+        host ab..S=======
+        s7   ..aabbbbbbb..
+        a: void nchwToNhwcKernel<float, float>
+        b: ampere_bf16_s16816gemm_bf16_128x128
+        repeat: 3
+        """,
     ),
 )
 def channels_last(study: Study) -> Iterator[Claim]:

@@ -124,6 +124,31 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: decode
         """,
+        # Two linear layers with an activation between them have the same shapes.
+        """
+        step |..................
+        host a.b.c.S===========
+        s7   ..aaabbbbbbccc.....
+        a: aten::mm [2048,128]x[128,2048] bf16
+        b: aten::gelu [2048,2048] bf16
+        c: aten::mm [2048,2048]x[2048,128] bf16
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
+        # The older version, but it takes next to nothing.
+        """
+        step |..............................
+        host ab..S=========================
+        s7   ..abbbbbbbbbbbbbbbbbbbbbbbbbbb.
+        a: void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<128>>
+        b: my_gemm_kernel
+        repeat: 3
+        scale: 100us
+        device: H100 SXM
+        phase: prefill
+        """,
     ),
     misses=(
         # Without shapes nothing tells that the softmax is one of attention.

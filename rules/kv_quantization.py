@@ -94,6 +94,18 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
+        # Its type is recorded: 8 bits.
+        """
+        step |...............................
+        host a.b.S===========================
+        s7   .aaaaaaaaaaaaaaaaaaabbbbbbbbbb..
+        a: aten::_scaled_dot_product_flash_attention [1,32,1,128]x[1,8,131072,128]x[1,8,131072,128] fp8 > flash_fwd_splitkv
+        b: aten::mm [1,4096]x[4096,28672] bf16
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        """,
     ),
 )
 def kv_quantization(study: Study) -> Iterator[Claim]:

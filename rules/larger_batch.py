@@ -105,6 +105,19 @@ USUAL = ("bf16", 2)  # type and bytes of weights where replays hide the shapes; 
         scale: 10us
         device: H100 SXM
         """,
+        # A second cache of this size would not fit.
+        """
+        step |.......................
+        host a.b.S==================
+        s7   .aaaaaaaaaabbbbbbbbbb.
+        a: aten::mm [1,4096]x[4096,57344] bf16
+        b: aten::_scaled_dot_product_flash_attention [1,32,1,128]x[1,8,7000000,128]x[1,8,7000000,128] bf16 > flash_fwd_splitkv
+        repeat: 3
+        scale: 1ms
+        device: H100 SXM
+        phase: decode
+        weights: 40GB
+        """,
     ),
 )  # fmt: skip
 def larger_batch(study: Study) -> Iterator[Claim]:

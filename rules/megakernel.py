@@ -98,6 +98,15 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         D: step[DECODE bs=1]
         repeat: 4
         """,
+        # Hardly anything is lost between the kernels.
+        """
+        host DDDDDDDDDDDDDDDDDDDDDDDDD
+        host2 g..S====================
+        s7   .gggggggg.gggggggggggggg.
+        g: graph
+        D: step[DECODE bs=1]
+        repeat: 4
+        """,
     ),
 )  # fmt: skip
 def megakernel(study: Study) -> Iterator[Claim]:

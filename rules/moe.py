@@ -77,6 +77,27 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         b: aten::mm [512,4096]x[4096,14336] bf16
         repeat: 3
         """,
+        # Small products of the shared layers beside grouped experts.
+        """
+        step |.................
+        host a.b.b.c.S=======
+        s7   .abbb.bbb.ccccccc.
+        a: topkGatingSoftmax
+        b: aten::mm [4,4096]x[4096,4096] bf16
+        c: fused_moe_kernel
+        repeat: 3
+        """,
+        # Small products of many sizes are layers, not experts.
+        """
+        step |.................
+        host a.b.c.d.S=======
+        s7   .abbbbccccddddd...
+        a: topkGatingSoftmax
+        b: aten::mm [4,4096]x[4096,4096] bf16
+        c: aten::mm [4,4096]x[4096,8192] bf16
+        d: aten::mm [4,8192]x[8192,4096] bf16
+        repeat: 3
+        """,
     ),
 )
 def moe(study: Study) -> Iterator[Claim]:

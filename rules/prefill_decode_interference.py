@@ -56,6 +56,15 @@ DECODES = 4  # steps of each kind of distance needed to speak of a median
         s7   .aa.bbbbbbb..cc.dd.ee
         repeat: 4
         """,
+        # Too few steps to know what is usual.
+        """
+        step |..................
+        host D=.O=====...D=.D=.
+        host2 a..b.......c..d..
+        s7   .aa.bbbbbbb..cc.dd
+        D: execute_context_0(0)_generation_8(8)
+        O: execute_context_1(2048)_generation_0(0)
+        """,
     ),
 )
 def prefill_decode_interference(study: Study) -> Iterator[Claim]:

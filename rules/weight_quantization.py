@@ -101,9 +101,9 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         """,
         # The host is the bottleneck: the GPU would only wait longer.
         """
-        step |.............................
-        host OOOOOOOOOOOOa................
-        s7   .............aaaaaaaaaaaaaaaaa
+        step |................................
+        host OOOOOOOOOOOOa.S=================
+        s7   .............aaaaaaaaaaaaaaaaa..
         a: aten::mm [1,4096]x[4096,57344] bf16
         repeat: 3
         scale: 10us
