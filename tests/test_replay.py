@@ -15,7 +15,7 @@ from analyzer.window import Window
 from tests.build import call, kernel, op, step, trace
 from tests.programs import program, random_study, span_ns
 
-SEEDS = range(80)
+SEEDS = range(60)
 GENERIC = ("framework", "python", "launch-call", "host-unknown")
 DEVICE = ("launch-latency", "queued-gap", "dependency-wait", "device-unknown", "profiler")
 

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_replay.py [--operations 100000 1000000 2000000] [--sample mlp-training] [--runs 3]
 
-A sample is tiled in memory to each size, and every size is measured in a process of its own, in processor seconds. Compare the rows of one run
-with each other; the figures of different runs or machines say little.
+A sample is tiled in memory to each size, and every size is measured in a process of its own, in processor seconds.
+Compare the rows of one run with each other; the figures of different runs or machines say little.
 """
 
 import argparse
