@@ -19,6 +19,9 @@ from analyzer.facts import span, value
 from analyzer.rule import Finding
 from analyzer.study import Study
 
+LOWER_THE_FLOOR = {"weight-quantization": "weights", "kv-quantization": "cache"}
+"""Rules after which a pass reads fewer bytes, and which."""
+
 LABEL = "Llama-1B at batch 1 on H100, 2025"
 
 
@@ -118,22 +121,9 @@ def _rungs(study: Study, decode: Decoding, findings: Sequence[Finding]) -> Itera
     if floor:
         yield Rung("floor", (1e9 / floor, 1e9 / floor), (1.0, 1.0), "modelled", "bytes over bandwidth")
     if length and passes:
-        yield Rung(
-            "this trace",
-            (1e9 / length, 1e9 / length),
-            share((1e9 / length, 1e9 / length)),
-            "measured",
-            decode.passes.why,
-        )
-        saved = [0.0, 0.0]
-        for finding in findings:
-            if finding.saving_ns is None:
-                continue
-            saved = [total + ns for total, ns in zip(saved, finding.saving_ns, strict=True)]
-            part = decode.ns / study.window.wall_ns  # savings of the window that fall on its decode
-            slow, fast = (max(decode.ns - total * part, 1.0) / passes for total in saved)
-            rates = (1e9 / slow, 1e9 / fast)
-            yield Rung(f"with {finding.rule}", rates, share(rates), finding.grade, "on top of the steps below it")
+        now = (1e9 / length, 1e9 / length)
+        yield Rung("this trace", now, share(now), "measured", decode.passes.why)
+        yield from _steps(study, decode, findings)
     weights = decode.weights.value
     if floor and weights is not None and weights < value("tvi-gap-50-78-100", "weights_below"):
         rates = span("tvi-llama1b-50pct", "rate")
@@ -141,6 +131,28 @@ def _rungs(study: Study, decode: Decoding, findings: Sequence[Finding]) -> Itera
         yield _reference("eager PyTorch", span("tvi-bw-eager", "mbu"), floor)
         yield _reference("vLLM and SGLang", (rates[0] / best, rates[1] / best), floor)
         yield _reference("a megakernel", span("tvi-bw-megakernel", "mbu"), floor)
+
+
+def _steps(study: Study, decode: Decoding, findings: Sequence[Finding]) -> Iterator[Rung]:
+    """What each priced finding moves, on top of those before it; none beyond the floor, unless it lowers that."""
+    floor, passes = decode.floor_ns, decode.passes.value or 1.0
+    part = decode.ns / study.window.wall_ns  # savings of the window that fall on its decode
+    saved = [0.0, 0.0]
+    for finding in findings:
+        if finding.saving_ns is None:
+            continue
+        saved = [total + ns for total, ns in zip(saved, finding.saving_ns, strict=True)]
+        fewer = LOWER_THE_FLOOR.get(finding.rule)
+        if floor and fewer and study.hardware:
+            bytes_ = (decode.weights if fewer == "weights" else decode.cache).value or 0.0
+            floor -= (1 - 1 / value("gt-int8", "ratio")) * bytes_ / study.hardware.bandwidth * 1e9
+            yield Rung(
+                f"floor with {finding.rule}", (1e9 / floor, 1e9 / floor), (1.0, 1.0), "modelled", "half of its bytes"
+            )
+        slow, fast = (max((decode.ns - total * part) / passes, floor or 1.0) for total in saved)
+        rates = (1e9 / slow, 1e9 / fast)
+        shares = (floor / slow, floor / fast) if floor else None
+        yield Rung(f"with {finding.rule}", rates, shares, finding.grade, "on top of the steps before it")
 
 
 def _reference(name: str, shares: tuple[float, float], floor: float) -> Rung:

@@ -166,7 +166,7 @@ def _choices(study: Study, decode: Decoding) -> Iterator[Choice]:
             fits = weights + times * cache <= usable if weights is not None and cache is not None else None
             why = "each sequence adds its cache" if cache is not None else "at best: the bytes of the cache are unknown"
             yield _choice(price, f"batch × {times}", (length + most, length + most), batch * times, fits, why)
-    if weights is None or decode.quantized:
+    if weights is None or decode.quantized or decode.host_bound:  # the host would have to get faster first
         return
     for bits, claim in BITS:
         saved = (1 - 1 / value(claim, "ratio")) * weights / reach * 1e9

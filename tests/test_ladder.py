@@ -10,6 +10,7 @@ from analyzer.diagram import parse
 from analyzer.engine import find_rules, judge
 from analyzer.ladder import LABEL, Ladder, Rung, ladder
 from analyzer.report.text import render
+from analyzer.rule import Finding
 from analyzer.study import Request, Study, studies
 
 # Passes of 10 ms, replayed as graphs; the kernels run for 9 of them.
@@ -86,10 +87,51 @@ def test_each_finding_moves_the_passes_on_top_of_those_before() -> None:
     findings = [f for f in judge(study, find_rules()[0]).findings if f.saving_ns]
     found = ladder(study, findings)
     assert found is not None
-    assert findings
+    assert [f.rule for f in findings if f.rule == "weight-quantization"]
     low, high = (sum(f.saving_ns[i] for f in findings if f.saving_ns) for i in (0, 1))
     last = rung(found, f"with {findings[-1].rule}")
     assert last.passes_per_s == pytest.approx((3e9 / (630_000 - low), 3e9 / (630_000 - high)))
+
+
+def finding(rule: str, saving: tuple[int, int]) -> Finding:
+    return Finding(
+        rule,
+        "",
+        "",
+        "drawing",
+        None,
+        0,
+        1,
+        saving,
+        saving,
+        (1.0, 1.0),
+        "",
+        "assumed",
+        "high",
+        (),
+        (),
+        "",
+        (),
+        (),
+        "",
+        "",
+    )
+
+
+def test_no_step_goes_beyond_the_floor() -> None:
+    study = study_of(REPLAYS, weights=16_000_000_000)
+    found = ladder(study, [finding("cuda-graphs", (3_000_000, 29_000_000))])
+    assert found is not None
+    assert rung(found, "with cuda-graphs").passes_per_s == pytest.approx((3e9 / 27e6, 3.35e12 / 16e9))
+    assert rung(found, "with cuda-graphs").share == pytest.approx((0.5307, 1.0), abs=1e-4)
+
+
+def test_fewer_bytes_lower_the_floor() -> None:
+    study = study_of(REPLAYS, weights=16_000_000_000)
+    found = ladder(study, [finding("weight-quantization", (3_000_000, 29_000_000))])
+    assert found is not None
+    assert rung(found, "floor with weight-quantization").passes_per_s[0] == pytest.approx(3.35e12 / 8e9)
+    assert rung(found, "with weight-quantization").passes_per_s[1] == pytest.approx(3.35e12 / 8e9)
 
 
 @pytest.mark.parametrize(("weights", "shown"), [(2_480_000_000, True), (3_999_999_999, True), (4_000_000_000, False)])

@@ -20,7 +20,7 @@ RULES = find_rules()[0]
 
 def found(folder: Path, name: str, **request: object) -> tuple[Study, set[str], dict[str, str]]:
     """The study, the rules that speak, and what the silent ones give as the reason."""
-    study = studies(read(folder / "kineto" / f"{name}.json.gz"), Request(**request))[0][0]  # type: ignore[arg-type]
+    study = studies(read(folder / "traces" / "kineto" / f"{name}.json.gz"), Request(**request))[0][0]  # type: ignore[arg-type]
     verdicts = judge(study, RULES)
     assert verdicts.errors == ()
     return study, {finding.rule for finding in verdicts.findings}, {s.rule: s.why for s in verdicts.skipped}

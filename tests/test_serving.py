@@ -93,6 +93,13 @@ def test_one_who_wants_latency_is_offered_no_batch() -> None:
     assert [choice.name for choice in found.choices] == ["weights in 8 bits", "weights in 4 bits"]
 
 
+def test_no_smaller_weights_while_the_host_is_the_bottleneck() -> None:
+    slow = REPLAYS.replace("step |.........", "step |..........").replace("host g.S=======", "host OOOOOg.S===")
+    slow = slow.replace("s7   .ggggggggg", "s7   ......ggggg")
+    found = panel(slow, phase="decode", price=2.5, batch=1, weights=2_000_000_000)
+    assert {choice.name for choice in found.choices} == {"batch × 2", "batch × 4", "batch × 8"}
+
+
 def test_no_batch_above_the_ridge() -> None:
     found = panel(REPLAYS, phase="decode", price=2.5, batch=200, weights=16_000_000_000)
     assert not any(choice.name.startswith("batch") for choice in found.choices)
