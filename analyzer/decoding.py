@@ -21,9 +21,9 @@ from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
 from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
-from analyzer.summary import is_graph_launch
-from analyzer.timeline import COMMUNICATION, COMPUTE
+from analyzer.timeline import COMMUNICATION, COMPUTE, is_graph_launch
 from analyzer.trace import NONE, Bool, Int64, Kind
+from analyzer.units import duration
 
 HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
 IN_GRAPH = 0.5  # share of operations from which a replay is a whole pass
@@ -174,19 +174,31 @@ class Decoding:
         return self.ns / self.passes.value if self.passes.value and self.ns else None
 
     @cached_property
+    def floor(self) -> Amount:
+        """What a pass takes at least, in ns; None where the weights or the bandwidth are unknown, or cannot be right."""
+        hardware, weights, cache = self.study.hardware, self.weights, self.cache.value
+        if weights.value is None:
+            return Amount(None, f"the bytes of the weights are unknown: {weights.why}")
+        if hardware is None:
+            return Amount(None, "the bandwidth of the device is unknown (--hardware)")
+        found = (weights.value + (cache or 0.0)) / hardware.bandwidth * 1e9
+        if self.pass_ns and found > self.pass_ns:
+            wrong = f"reading {weights.value / 1e9:.3g} GB takes at least {duration(round(found))}, and passes take "
+            return Amount(
+                None, f"{wrong}{duration(round(self.pass_ns))}: the bytes, the device or the passes are wrong"
+            )
+        told = "" if cache is not None else "; at least, as the bytes of the cache are unknown"
+        apart = "; without the exchange between devices" if self.communicates else ""
+        return Amount(found, f"weights {weights.why}{told}{apart}")
+
+    @property
     def floor_ns(self) -> float | None:
-        """What a pass takes at least; None where the weights or the bandwidth are unknown."""
-        hardware = self.study.hardware
-        if self.weights.value is None or hardware is None:
-            return None
-        return (self.weights.value + (self.cache.value or 0.0)) / hardware.bandwidth * 1e9
+        return self.floor.value
 
     @cached_property
     def reach(self) -> float | None:
         """Share of the bandwidth that is used: floor over pass (MBU)."""
-        if self.floor_ns is None or not self.pass_ns or self.floor_ns > self.pass_ns:
-            return None
-        return self.floor_ns / self.pass_ns
+        return self.floor_ns / self.pass_ns if self.floor_ns is not None and self.pass_ns else None
 
     @cached_property
     def host_bound(self) -> bool:

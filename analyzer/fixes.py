@@ -26,8 +26,7 @@ from analyzer.changes import (
 from analyzer.graph import Graph
 from analyzer.host import Doing
 from analyzer.replay import replay, wall_ns
-from analyzer.summary import is_graph_launch
-from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET
+from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
 from analyzer.trace import NONE, Int64, Kind
 from analyzer.window import Window
 

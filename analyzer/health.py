@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
-from analyzer.summary import is_graph_launch, launches_without_operation
+from analyzer.summary import launches_without_operation
 from analyzer.timeline import COMMUNICATION, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
 from analyzer.window import Step, Window
@@ -63,19 +63,17 @@ def unexplained(attribution: Attribution, window: Window) -> tuple[Int64, Bool]:
 
 
 def in_graph_replay(timeline: Timeline, start: Int64, end: Int64) -> Bool:
-    """[k] a graph replay lies around the span: it was launched before the span ends, and has an operation after it starts.
+    """[k] a graph replay lies around the span: launched before the span starts, with an operation after it starts.
 
     Inside a replay the host has nothing to do with what runs when, so a hole there is nodes that were not recorded.
     """
-    trace = timeline.trace
-    linked = np.flatnonzero(timeline.linked)
-    rows, inverse = np.unique(timeline.launch[linked], return_inverse=True)
-    graph = np.array([is_graph_launch(trace.label(row)) for row in rows.tolist()], np.bool_)
-    if not graph.any():
+    nodes = np.flatnonzero(timeline.by_graph)
+    if not len(nodes):
         return np.zeros(len(start), np.bool_)
-    last = np.full(len(rows), np.iinfo(np.int64).min)
-    np.maximum.at(last, inverse, timeline.end[linked])
-    begun, done = trace.start_ns[rows[graph]], last[graph]
+    rows, inverse = np.unique(timeline.launch[nodes], return_inverse=True)
+    done = np.full(len(rows), np.iinfo(np.int64).min)
+    np.maximum.at(done, inverse, timeline.end[nodes])
+    begun = timeline.trace.start_ns[rows]
     order = np.argsort(begun, kind="stable")
     begun, reach = begun[order], np.maximum.accumulate(done[order])
     before = np.searchsorted(begun, start, side="right") - 1
@@ -126,7 +124,7 @@ def _lost_kernels(timeline: Timeline) -> Note | None:
     """Told once for a process: with its first device."""
     trace = timeline.trace
     operations = trace.operations[trace.process[trace.operations] == timeline.process]
-    if timeline.device != trace.device[operations].min():
+    if timeline.device != trace.device[operations].min() or any(note.code == "clock-skew" for note in trace.health):
         return None
     lost = launches_without_operation(trace, timeline.process)
     launched = np.unique(trace.launch[operations[trace.launch[operations] != NONE]])

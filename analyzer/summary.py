@@ -152,8 +152,7 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
     trace, host = timeline.trace, timeline.host
     linked = operations[timeline.linked[operations]]
     rows = np.unique(timeline.launch[linked])
-    graph = np.array([is_graph_launch(trace.label(row)) for row in rows.tolist()], np.bool_)
-    graph_rows = rows[graph] if len(rows) else rows
+    replayed = timeline.by_graph[linked]
     delay = np.maximum(timeline.start[linked] - timeline.launch_end[linked], 0)[~timeline.later_node[linked]]
     lost = launches_without_operation(trace, timeline.process)
     # A driver call inside the runtime call that makes it is the same launch.
@@ -164,14 +163,10 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
         linked=len(rows),
         without_operation=len(lost),
         operations_without_launch=len(operations) - len(linked),
-        graph_launches=len(graph_rows),
-        graph_operations=int(np.isin(timeline.launch[linked], graph_rows).sum()),
+        graph_launches=len(np.unique(timeline.launch[linked[replayed]])),
+        graph_operations=int(replayed.sum()),
         queue_delay_ns=(int(np.median(delay)), int(delay.max())) if len(delay) else None,
     )
-
-
-def is_graph_launch(call: str) -> bool:
-    return "graphlaunch" in call.lower()
 
 
 def launches_without_operation(trace: Trace, process: int) -> Int64:

@@ -71,6 +71,12 @@ class Timeline:
         return np.asarray(self.linked & (count[self.launch] > 1), np.bool_)
 
     @cached_property
+    def by_graph(self) -> Bool:
+        """[m] submitted by a call that launches a CUDA or HIP graph."""
+        named = np.array([is_graph_launch(name) for name in self.trace.names], np.bool_)
+        return self.linked & named[self.trace.name_code[self.launch]]
+
+    @cached_property
     def later_node(self) -> Bool:
         """[m] a node of a graph replay after its first: started by the device, whenever its launch call returns."""
         result = self.node.copy()
@@ -130,6 +136,11 @@ class Gaps:
 
     def __len__(self) -> int:
         return len(self.start)
+
+
+def is_graph_launch(call: str) -> bool:
+    """A call that replays a graph, by its name."""
+    return "graphlaunch" in call.lower()
 
 
 def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:

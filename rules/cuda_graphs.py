@@ -10,7 +10,6 @@ from analyzer.fixes import FIXES
 from analyzer.health import in_graph_replay
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
-from analyzer.summary import is_graph_launch
 from analyzer.trace import Kind
 from analyzer.units import share
 
@@ -145,9 +144,7 @@ _IDLE = frozenset(
 def _replayed(study: Study) -> float:
     """The share of operations that graphs replay."""
     timeline, mine = study.timeline, study.operations
-    rows = np.unique(timeline.launch[mine[timeline.linked[mine]]])
-    graph = rows[[is_graph_launch(study.trace.label(row)) for row in rows.tolist()]] if len(rows) else rows
-    inside = np.isin(timeline.launch[mine], graph) | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
+    inside = timeline.by_graph[mine] | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
     holes = in_graph_replay(timeline, timeline.start[mine], timeline.end[mine])
     return float((inside | holes).mean())
 
