@@ -77,7 +77,9 @@ def render(
         steps=charts.step_bars(device.steps, device.step_ns) if device else [],
         overviews=[charts.paths(overview(its)) for _, its in shown[:1]],
         findings=findings,
-        joints=[j for j in advice.joint if device and (j.file, j.device) == (device.file, device.device)][:1],
+        joints=_of(device, advice.joint),
+        ladders=_of(device, advice.ladders),
+        serving=_of(device, advice.serving),
         limits=[note for note in advice.health if note.code in LIMITS],
         roof=_roof(*shown[0]) if shown else None,
         views=[where(of) for of, _ in shown],
@@ -156,6 +158,11 @@ def _findings(advice: Advice, shown: Sequence[tuple[DeviceAdvice, Study]]) -> li
     return found
 
 
+def _of(device: DeviceAdvice | None, values: Sequence[Any]) -> list[Any]:
+    """What is said of this device: none or one."""
+    return [one for one in values if device and (one.file, one.device) == (device.file, device.device)][:1]
+
+
 def _skipped(advice: Advice) -> list[tuple[str, str, int]]:
     """(rule, why, on how many devices)."""
     count: dict[tuple[str, str], int] = defaultdict(int)
@@ -187,7 +194,8 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         duration=lambda ns: duration(int(ns)), size=size, count=lambda n: f"{n:,}", share_of=share_of, bandwidth=bandwidth,
-        moved=moved, interval=_interval, percent=lambda part: f"{part:+.1%}", n3=lambda x: f"{x:.3g}", si=_si,
+        moved=moved, interval=_interval, percent=lambda part: f"{part:+.1%}", n3=lambda x: f"{x:.3g}",
+        capitalise=lambda text: text[:1].upper() + text[1:], si=_si,
     )  # fmt: skip
     made.globals.update(
         share=share, ms=ms, decimals=decimals, where=where, labels=LABELS, formats=FORMATS, by_class=by_class,
