@@ -79,7 +79,7 @@ def ladder(study: Study, findings: Sequence[Finding]) -> Ladder | None:
         file=study.trace.name,
         device=study.timeline.device,
         floor_ns=round(floor) if floor is not None else None,
-        why=_why(decode),
+        why=decode.floor.why,
         weights=round(weights.value) if weights.value is not None else None,
         cache=round(decode.cache.value) if decode.cache.value is not None else None,
         cache_why=decode.cache.why,
@@ -94,22 +94,6 @@ def ladder(study: Study, findings: Sequence[Finding]) -> Ladder | None:
         share=decode.reach,
         rungs=tuple(sorted(_rungs(study, decode, findings), key=lambda rung: rung.passes_per_s)),
     )
-
-
-def _why(decode: Decoding) -> str:
-    """What the floor rests on, or why there is none."""
-    if decode.weights.value is None:
-        return f"the bytes of the weights are unknown: {decode.weights.why}"
-    if decode.study.hardware is None:
-        return "the bandwidth of the device is unknown (--hardware)"
-    told = f"weights {decode.weights.why}"
-    if decode.cache.value is None:
-        told += "; at least, as the bytes of the cache are unknown"
-    if decode.communicates:
-        told += "; without the exchange between devices"
-    if decode.floor_ns and decode.pass_ns and decode.floor_ns > decode.pass_ns:
-        told += "; the passes are faster than that: the bytes, the device or the passes are wrong"
-    return told
 
 
 def _rungs(study: Study, decode: Decoding, findings: Sequence[Finding]) -> Iterator[Rung]:

@@ -12,6 +12,7 @@ from analyzer.timeline import COMPUTE
 FROM = 0.05  # of the wall that idle SMs of last waves cost: the model is a bound, the truth may be half of it
 FILLED = 0.8  # of the device's places that a kernel's blocks fill: better filled ones are no tail
 MANY = 10  # waves: the last of so many is less than a tenth of the kernel
+LONG_NS = 10_000  # a kernel; the time of shorter ones is mostly latency, whatever their blocks
 KERNELS = 3  # named in the message
 
 
@@ -73,6 +74,15 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
+        # Kernels so short that their blocks do not decide.
+        """
+        step |............
+        host a.S=========
+        s7   .aaaaaaaaaa..
+        a: my_kernel <<<26, 1024>>>
+        repeat: 3
+        device: H100 SXM
+        """,
         # The recording has no blocks.
         """
         step |............
@@ -101,6 +111,7 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
     timeline, tails, wall = study.timeline, study.inkernel.tails, study.window.wall_ns
     idle = np.nan_to_num(tails.idle)
     on = study.operations[timeline.does[study.operations] == COMPUTE]
+    on = on[lengths(study, on) > LONG_NS]
     filled = 1 - np.nan_to_num(tails.bound)
     on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
     modelled = np.where(study.inkernel.modelled[on], study.inkernel.claims[0][on], 0.0)

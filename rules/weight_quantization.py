@@ -15,6 +15,7 @@ KEPT = (
     0.7  # pessimistic share of the bytes saved: unpacking and scales cost up to 15 %, and some layers stay as they are
 )
 FREE = 0.5  # of the ridge: a product with more rows begins to be bound by arithmetic, which fewer bytes do not help
+USUAL = ("bf16", 2)  # type and bytes of weights whose size was told
 ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking for the type of the weights
 
 
@@ -99,6 +100,30 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
+        # The bytes that were told cannot be read in the time of a pass.
+        """
+        step |....................
+        host g.S==================
+        s7   .gggggggggggggggggg..
+        g: graph my_gemm_kernel
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        phase: decode
+        weights: 2GB
+        """,
+        # They were told, but so many sequences share the reading that it is free.
+        """
+        host D===================.
+        host2 g.S==================
+        s7   .gggggggggggggggggg..
+        g: graph my_gemm_kernel
+        D: step[DECODE bs=256]
+        repeat: 3
+        scale: 10us
+        device: H100 SXM
+        weights: 470MB
+        """,
         # The host is the bottleneck: the GPU would only wait longer.
         """
         step |................................
@@ -144,6 +169,11 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     told = study.request.weights
     doubts: tuple[str, ...] = ()
     if told is not None and passes:
+        ridge = study.hardware.batch_ridge(*USUAL) if study.hardware else None
+        if decode.floor_ns is None or (decode.rows.value or 0) > FREE * (
+            ridge or 0.0
+        ):  # what was told cannot be, or is free
+            return
         operations, each = decode.matrix, lengths(study, decode.matrix)
         read = told * passes * each / max(each.sum(), 1.0)
         doubts = ("that the weights have 16 bits is assumed", "which kernels read them is told by their names")

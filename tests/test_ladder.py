@@ -79,7 +79,13 @@ def test_without_weights_there_is_no_floor_and_the_reason_is_given() -> None:
 
 def test_weights_that_do_not_fit_need_more_devices() -> None:
     assert ladder_of(REPLAYS, weights=140_000_000_000).devices_needed == 2
-    assert "faster than that" in ladder_of(REPLAYS, weights=140_000_000_000).why
+
+
+def test_weights_that_cannot_be_read_in_a_pass_give_no_floor() -> None:
+    found = ladder_of(REPLAYS, weights=140_000_000_000)
+    assert (found.floor_ns, found.share) == (None, None)
+    assert found.why.startswith("reading 140 GB takes at least 41.8 ms, and passes take 10.0 ms")
+    assert [rung.name for rung in found.rungs] == ["this trace"]
 
 
 def test_each_finding_moves_the_passes_on_top_of_those_before() -> None:
