@@ -208,7 +208,7 @@ class _Applied:
 def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Finding], list[Skipped], Joint | None]:
     """The findings: doubts about the trace, then savings by what they add, then what has no price by its time."""
     wall, why = study.window.wall_ns, distrust(study)
-    unpriced = {id(claim): why or _unpriced(claim, study) for _, claim in claims}
+    unpriced = {id(claim): claim.unpriced or why or _unpriced(claim, study) for _, claim in claims}
     priced = [(rule, claim) for rule, claim in claims if not unpriced[id(claim)]]
     rest = [(rule, claim) for rule, claim in claims if unpriced[id(claim)]]
     findings, skipped = list[Finding](), list[Skipped]()
@@ -265,8 +265,6 @@ def _root(claim: Claim, saving: tuple[int, int]) -> float:
 
 def _unpriced(claim: Claim, study: Study) -> str:
     """Why a claim has no price; empty where it has one."""
-    if claim.unpriced:
-        return claim.unpriced
     if claim.fix is None:
         return "no change of the timeline stands for it"
     return claim.fix.refuses(study.graph) or ""

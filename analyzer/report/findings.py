@@ -22,8 +22,9 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
     page.head(
         "WHAT TO CHANGE", "each on top of the ones before it; --explain RULE says more" if mine else "nothing found"
     )
+    told: set[str] = set()
     for number, finding in enumerate(mine[:SHOWN], start=1):
-        _finding(page, number, finding, device.wall_ns)
+        _finding(page, number, finding, device.wall_ns, told)
     if len(mine) > SHOWN:
         page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
     joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
@@ -34,11 +35,12 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
         )
     if skipped:
         silent = len({one.rule for one in skipped})
-        told = f"{silent} rule{'s' * (silent > 1)} said nothing ({_reasons(skipped)}); --format json has the reasons."
-        page.prose(told, "  ", "dim")
+        words = f"{silent} rule{'s' * (silent > 1)} said nothing ({_reasons(skipped)}); --format json has the reasons."
+        page.prose(words, "  ", "dim")
 
 
-def _finding(page: Page, number: int, finding: Finding, wall: int) -> None:
+def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str]) -> None:
+    """One finding; reasons that hold for several (`told`) are given once."""
     saves = f"saves {_span(finding.saving_ns, wall)}" if finding.saving_ns else "no saving computed"
     marks = [finding.grade] if finding.saving_ns else []
     if finding.confidence == "low":
@@ -53,10 +55,11 @@ def _finding(page: Page, number: int, finding: Finding, wall: int) -> None:
     page.prose(f"Do: {clean(finding.how)}", "     ")
     if place := _where(finding.evidence):
         page.prose(f"See: {place}", "     ", "dim")
-    if finding.unpriced and not finding.unpriced.startswith("no change"):
+    if finding.unpriced and finding.unpriced not in told and not finding.unpriced.startswith("no change"):
         page.prose(f"Not priced: {finding.unpriced}.", "     ", "dim")
-    if finding.doubts:
-        page.prose(f"Doubtful: {'; '.join(map(clean, finding.doubts))}.", "     ", "dim")
+    if doubts := [clean(doubt) for doubt in finding.doubts if doubt not in told]:
+        page.prose(f"Doubtful: {'; '.join(doubts)}.", "     ", "dim")
+    told.update((finding.unpriced, *finding.doubts))
 
 
 def _where(evidence: Sequence[Evidence]) -> str:
