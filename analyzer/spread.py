@@ -8,6 +8,7 @@ their number. A recording that cannot be read, a worker that dies and an interru
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -194,8 +195,10 @@ def advise_places(
     chosen = list(places)
     if not detail:
         chosen = _choose(run, part)
-        more, stopped = ([], True) if interrupted else _detailed(chosen, request, run, workers, scheduler, tell)
-        advices, interrupted = more, interrupted or stopped
+        if interrupted:  # one of them, so that there is something to show
+            chosen, workers = chosen[:1], 1
+        advices, stopped = _detailed(chosen, request, run, workers, scheduler, tell)
+        interrupted = interrupted or stopped
     errors = [*part.errors, *part.empty]
     return combined(_sorted_infos(part, places), advices, run, errors), chosen, interrupted
 
@@ -341,7 +344,9 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
     while left:
         # After a death one at a time, so that only the recording that kills its worker is given up.
         alone = any(tried.values())
-        pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            1 if alone else workers, mp_context=get_context("spawn"), initializer=ignore_interrupts
+        )
         futures: dict[Future[Part], str] = {
             pool.submit(look, place, job): place for place in (left[:1] if alone else left)
         }
@@ -368,6 +373,11 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
                 for process in running:
                     process.terminate()
         left = [place for place in left if place not in done]
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C reaches every process of a terminal; only the first one is to react."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _on_cluster(places: Sequence[str], job: Job, scheduler: str, tell: Tell) -> tuple[Part, bool]:

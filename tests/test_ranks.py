@@ -314,7 +314,8 @@ def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest
     assert len(found.traces) == 6
 
 
-def test_an_interruption_leaves_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("detailed", [16, 2])
+def test_an_interruption_leaves_what_was_read(detailed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import analyzer.spread as spread
 
     folder = write(training(slow=2, phase="loader"), tmp_path / "run")
@@ -328,6 +329,7 @@ def test_an_interruption_leaves_what_was_read(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(spread, "look", look)
     monkeypatch.setattr(spread, "SMALL_BYTES", 0)
+    monkeypatch.setattr(spread, "DETAILED", detailed)
     found = look_at([str(folder)], Request(), jobs=1)
     assert found.interrupted and found.advice.ranks is not None
     assert [row.rank for row in found.advice.ranks.rows] == [0, 1, 2]
