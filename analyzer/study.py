@@ -176,7 +176,9 @@ class Study:
     def repetition(self) -> Repetition:
         """How often the work of the window repeats."""
         kept = [i for i, step in enumerate(self.steps) if step.left_out is None]
-        steps = [np.intersect1d(np.flatnonzero(self.of_step == i), self.operations) for i in kept]
+        inside = np.zeros(len(self.of_step), np.bool_)
+        inside[self.operations] = True
+        steps = [np.flatnonzero((self.of_step == i) & inside) for i in kept]
         return repetition(self.timeline, self.operations, steps if self.window.kind == "steps" else ())
 
     @cached_property
