@@ -20,6 +20,7 @@ from analyzer.facts import fact
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
 from analyzer.health import check_device
+from analyzer.phase import MIXED
 from analyzer.replay import replay, wall_ns
 from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
 from analyzer.study import Study
@@ -128,7 +129,10 @@ def unfit(rule: Rule, study: Study) -> str | None:
     for need in rule.needs:
         if why := NEEDS[need](study):
             return why
-    if rule.phases and study.phase.name not in rule.phases:
+    phases = {study.phase.name}
+    if study.phase.name == MIXED:
+        phases |= {stretch.name for stretch in study.phase.stretches}
+    if rule.phases and phases.isdisjoint(rule.phases):
         source = fact(rule.because)
         where = f"{source.document}, section {source.section}"
         if study.phase.name == "unknown":

@@ -57,6 +57,19 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         phase: decode
         weights: 470MB
         """,
+        # Prefills among the decode steps: those are left out.
+        """
+        step |................................................................
+        host O=======...D==================.D==================.D==================
+        host2 a.S========b.S================.b.S================.b.S===============
+        s7   ..aaaaaaaaa.bbbbbbbbbbbbbbbbb..bbbbbbbbbbbbbbbbb..bbbbbbbbbbbbbbbbb
+        a: aten::mm [2048,4096]x[4096,57344] bf16
+        b: aten::mm [1,4096]x[4096,57344] bf16
+        O: execute_context_1(2048)_generation_0(0)
+        D: execute_context_0(0)_generation_1(1)
+        scale: 10us
+        device: H100 SXM
+        """,
         # Nobody told: a question.
         """
         step |...................
