@@ -139,7 +139,10 @@ def cost(operator: str, dims: str, types: str, strides: str, concrete: str, kern
     """FLOPs and bytes of one call, None where the operator or its shapes are not known."""
     rule = formula(operator)
     call = read_call(dims, types, strides, concrete, dtype_of_kernel(kernel)) if rule and dims else None
-    found = rule(call) if rule and call else None
+    try:
+        found = rule(call) if rule and call else None
+    except ArithmeticError:  # of arguments that no program passes, such as a stride of 0
+        return None
     if found and found.family in OWN_CLASSES and found.dtype == "fp32" and not TRUE_FP32.search(kernel):
         return replace(found, dtype="tf32")
     return found

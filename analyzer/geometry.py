@@ -28,6 +28,10 @@ Floats = NDArray[np.float64]
 WARP = 32
 REGISTERS = 65_536  # of an SM, on every NVIDIA device since 2014
 REGISTER_UNIT = 256  # registers are given to warps in units of this many
+REGISTERS_A_THREAD = 255
+THREADS = 1_024  # of a block
+MOST_SHARED = 1 << 30  # bytes of a block; more is damage
+MOST_BLOCKS = 1 << 56  # of a grid; more is damage, though a launch could ask for 2**63
 RESERVED_SHARED = 1_024  # bytes of shared memory that a block needs for itself, from compute capability 8.0 on
 
 
@@ -109,7 +113,10 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     distinct, which = distinct_rows(values_of(columns, timeline.row[at]))
     registers, shared, grid, block = np.array(distinct, np.int64).T
     blocks, threads = (np.array([_size(trace, code) for code in codes.tolist()], np.int64) for codes in (grid, block))
-    known = np.flatnonzero((blocks > 0) & (threads > 0) & (registers > 0) & (shared >= 0))
+    known = np.flatnonzero(
+        (blocks > 0) & (threads > 0) & (threads <= THREADS) & (registers > 0) & (registers <= REGISTERS_A_THREAD)
+        & (shared >= 0) & (shared <= MOST_SHARED)
+    )  # fmt: skip
     resident = resident_blocks(limits, threads[known], registers[known], shared[known])
     waves, idle, bound = tail_shares(blocks[known], sms, resident)
     for column, values in zip(empty, (idle, bound, waves, resident.astype(np.float64)), strict=True):
@@ -120,6 +127,7 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
 
 
 def _size(trace: Trace, code: int) -> int:
-    """Product of the sizes in a text such as `[64, 1, 1]`; -1 without."""
-    numbers = [int(number) for number in re.findall(r"\d+", trace.strings[code])] if code != NONE else []
-    return prod(numbers) if numbers else NONE
+    """Product of the sizes in a text such as `[64, 1, 1]`; -1 without, and where no device takes such a grid."""
+    numbers = [int(number) for number in re.findall(r"-?\d{1,20}", trace.strings[code])] if code != NONE else []
+    size = prod(numbers) if 1 <= len(numbers) <= 3 and min(numbers) >= 0 else NONE
+    return size if size <= MOST_BLOCKS else NONE

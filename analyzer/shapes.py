@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,9 @@ DTYPES = {
 
 BYTES = dict(DTYPES.values())
 FLOATS = ("fp64", "fp32", "bf16", "fp16", "fp8")
+MOST = 1 << 48
+"""Elements of a tensor, or size of a stride or padding; more than any device holds, so a larger number is damage."""
+INTEGER = re.compile(r"-?\d{1,14}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -74,15 +78,15 @@ class Call:
     def number(self, argument: int) -> int | None:
         """An integer argument; None when it was not recorded."""
         text = self._concrete(argument)
-        return int(text) if text.lstrip("-").isdigit() else None
+        return int(text) if INTEGER.fullmatch(text) else None
 
     def numbers(self, argument: int) -> list[int] | None:
         """A list of integers; None when it was not recorded."""
         try:
             values = json.loads(self._concrete(argument))
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
-        integers = isinstance(values, list) and all(isinstance(value, int) for value in values)
+        integers = isinstance(values, list) and all(isinstance(value, int) and abs(value) <= MOST for value in values)
         return values if integers else None
 
     def _concrete(self, argument: int) -> str:
@@ -96,32 +100,40 @@ def read_call(dims: str, types: str, strides: str = "", concrete: str = "", assu
     `assumed` is the type of tensors whose type was not recorded (lists, NVTX ranges); "" leaves them out.
     """
     try:
-        shapes = json.loads(dims)
-        names = json.loads(types) if types else [None] * len(shapes)
-        steps = json.loads(strides) if strides else []
-        values = json.loads(concrete) if concrete else []
-    except ValueError:
+        shapes, names, steps, values = (json.loads(text) if text else [] for text in (dims, types, strides, concrete))
+        if not isinstance(shapes, list) or not isinstance(names, list) or not isinstance(steps, list):
+            return None
+        names = names if types else [None] * len(shapes)
+        if len(names) != len(shapes):
+            return None
+        pad = len(shapes) - len(steps)
+        parts = zip(shapes, names, [*steps, *[None] * max(pad, 0)], strict=False)
+        arguments = tuple(tuple(_tensors(shape, name, stride, assumed)) for shape, name, stride in parts)
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(shapes, list) or len(names) != len(shapes):
-        return None
-    pad = len(shapes) - len(steps)
-    parts = zip(shapes, names, [*steps, *[None] * max(pad, 0)], strict=False)
-    arguments = tuple(tuple(_tensors(shape, name, stride, assumed)) for shape, name, stride in parts)
     return Call(arguments, tuple(str(value) for value in values) if isinstance(values, list) else ())
 
 
-def _tensors(shape: Any, name: str | None, strides: Any, assumed: str) -> Sequence[Tensor]:
-    """A tensor, the tensors of a list, or none for a scalar."""
+def _tensors(shape: Any, name: Any, strides: Any, assumed: str) -> Sequence[Tensor]:
+    """A tensor, the tensors of a list, or none for a scalar.
+
+    Raises:
+        ValueError: the shape of a tensor is none.
+    """
     if not isinstance(shape, list):
         return ()
     if shape and isinstance(shape[0], list):
         inner = strides if isinstance(strides, list) and len(strides) == len(shape) else [None] * len(shape)
         return [_tensor(size, assumed, step) for size, step in zip(shape, inner, strict=True) if assumed]
-    dtype = DTYPES[name][0] if name in DTYPES else assumed if name is None and shape else ""
+    known = isinstance(name, str) and name in DTYPES
+    dtype = DTYPES[name][0] if known else assumed if name is None and shape else ""
     return [_tensor(shape, dtype, strides)] if dtype else ()
 
 
-def _tensor(shape: list[int], dtype: str, strides: Any) -> Tensor:
+def _tensor(shape: Any, dtype: str, strides: Any) -> Tensor:
+    sizes = shape if isinstance(shape, list) else [None]
+    if any(type(size) is not int or not 0 <= size <= MOST for size in sizes) or prod(sizes) > MOST:
+        raise ValueError(f"no shape: {shape!r:.80}")
     steps = strides if isinstance(strides, list) and len(strides) == len(shape) else [1] * len(shape)
     stored = prod(size for size, step in zip(shape, steps, strict=True) if step != 0)
     return Tensor(tuple(shape), dtype, stored)

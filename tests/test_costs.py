@@ -216,6 +216,35 @@ def test_broken_texts() -> None:
 
 
 @pytest.mark.parametrize(
+    "size", ["null", '"7"', "[]", "{}", "-1", "1e30", "0.5", "true", "9223372036854775807", "1" * 5000]
+)
+@pytest.mark.parametrize("dims", ["[[%s, 2]]", "[[2, %s], [2, 2]]", "[[[2, 2], [%s]]]"])
+def test_a_shape_is_of_sizes(dims: str, size: str) -> None:
+    for types in ("", '["float"]', '["float", "float"]'):
+        for strides in ("", "[[1, 1]]", "[1, 2]"):
+            assert not (call := read_call(dims % size, types, strides, "", "bf16")) or not call.all
+
+
+@pytest.mark.parametrize("other", ["5", "null", "{}", '"x"', "[5, 5]", "[[], {}]", "[" * 100_000])
+def test_what_is_no_list_of_arguments(other: str) -> None:
+    assert read_call(other, "") is None or not read_call(other, "").all  # type: ignore[union-attr]
+    for dims, types, strides in (("[[2, 2]]", other, ""), ("[[2, 2]]", '["float"]', other)):
+        found = read_call(dims, types, strides, other)
+        assert found is None or [tensor.elements for tensor in found.all] in ([], [4])
+
+
+@pytest.mark.parametrize("text", ["--5", "5-", "²", "٣", "9" * 5000, "", "5.0", "None"])
+def test_an_argument_that_is_no_number(text: str) -> None:
+    call = read_call("[[2, 2]]", '["float"]', "", json.dumps([text, f"[{text}]"]))
+    assert call and call.number(0) is None and call.numbers(1) in (None, [])
+
+
+def test_a_convolution_with_a_stride_of_zero_is_not_known() -> None:
+    concrete = ["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    assert worked("aten::convolution", [[8, 64, 56, 56], [128, 64, 3, 3]], [FP32, FP32], concrete=concrete) is None
+
+
+@pytest.mark.parametrize(
     ("name", "dtype"),
     [("CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4>", "bf16"),
      ("ampere_fp16_s16816gemm_fp16_128x64", "fp16"), ("dgemm_kernel", "fp64"), ("attn_fwd", "")],

@@ -82,6 +82,13 @@ def test_tail_of_a_recorded_kernel() -> None:
         {"grid": [66, 1, 1], "block": [128, 1, 1]},  # ROCm: neither registers nor shared memory
         {"grid": [66, 1, 1], "block": [128, 1, 1], "registers per thread": 0, "shared memory": 0},
         {"grid": [0, 0, 0], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 0},
+        # Damage.
+        {"grid": [-1, -1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 0},
+        {"grid": [2**40, 2**40, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 0},
+        {"grid": [66, 1, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 0},
+        {"grid": [66, 1, 1], "block": [2**40, 1, 1], "registers per thread": 32, "shared memory": 0},
+        {"grid": [66, 1, 1], "block": [128, 1, 1], "registers per thread": 2**60, "shared memory": 0},
+        {"grid": [66, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 2**62},
     ],
 )
 def test_not_measurable_is_not_zero(geometry: dict[str, Any]) -> None:
