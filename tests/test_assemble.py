@@ -158,3 +158,49 @@ def test_all_kinds_of_work_have_launches() -> None:
     assert linked(*events, kernel(10, 11, 1), copy(12, 13, 2), memset(14, 15, 3)) == ["call 1", "call 2", "call 3"]
     found = trace(*events, kernel(10, 11, 1))
     assert found.launch[found.rows(Kind.CALL)].tolist() == [NONE] * 3
+
+
+def test_calls_that_share_an_id_are_told() -> None:
+    """Merged recordings: the operations go with the earliest call, and it is said that this is doubtful."""
+    events = [call(10, 15, 5, "first"), kernel(20, 30, 5), call(110, 115, 5), kernel(120, 130, 5)]
+    assert health(trace(*events)) == {"duplicate-ids": 1}
+    assert linked(*events) == ["first", "first"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [call(10, 15, 5), call(11, 14, 5, "cuLaunchKernel"), kernel(20, 30, 5)],  # a call inside the call
+        [call(10, 10, 5), call(10, 10, 5), kernel(20, 30, 5)],  # the same call twice
+        [call(10, 15, 5), call(110, 115, 5), kernel(20, 30, 6)],  # no operation asks for it
+        [call(10, 15), call(110, 115), kernel(20, 30)],
+    ],
+)
+def test_calls_that_share_no_id(events: list[Event]) -> None:
+    assert "duplicate-ids" not in health(trace(*events))
+
+
+HOUR = 3600 * 10**6
+
+
+@pytest.mark.parametrize("days", [-19_675.9, 19_675.9, 0.5])
+def test_clocks_that_are_days_apart_tie_nothing(days: float) -> None:
+    shift = round(days * 24 * HOUR)
+    found = trace(*(call(100 * i, 100 * i + 5, i + 1) for i in range(5)),
+                  *(kernel(shift + 100 * i, shift + 100 * i + 60, i + 1) for i in range(5)))  # fmt: skip
+    assert (found.launch == NONE).all()
+    assert health(found) == {"clock-skew": 5}
+    assert f"{abs(days):,.1f} days" in found.health[0].message
+
+
+def test_an_hour_in_the_queue_is_possible() -> None:
+    found = trace(call(0, 5, 1), kernel(HOUR, HOUR + 10, 1))
+    assert health(found) == {} and found.launch[found.operations].tolist() == [0]
+
+
+def test_times_that_cannot_be_subtracted_are_set_aside() -> None:
+    century = 2**62 // 1000
+    for far in (kernel(century, century + 10), kernel(-century - 10, -century)):
+        found = trace(kernel(1, 2), far)
+        assert health(found) == {"quarantined-time": 1} and ends(kernel(1, 2), far) == [2]
+    assert health(trace(kernel(1, 2), kernel(century - 10, century - 1), kernel(-century, 10 - century))) == {}

@@ -28,6 +28,8 @@ from analyzer.trace import (
 )
 
 LONGEST_NS = 7 * 86_400 * 10**9  # a longer event is a clock that overflowed, not a kernel
+FARTHEST_NS = 1 << 62  # 146 years from the origin: differences of such times would leave 64 bits
+APART_NS = 3600 * 10**9  # nothing is queued for an hour: a launch so far from its operation is on another clock
 
 
 @dataclass
@@ -84,7 +86,7 @@ def assemble(
     columns["correlation"][columns["correlation"] <= 0] = NONE
     operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
     end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
-    launch = _launches(kind, operation, columns)
+    launch = _launches(kind, start, end, operation, columns, health)
     return Trace(
         name=name,
         format=format,
@@ -120,7 +122,7 @@ def _taken(rows: Rows, column: str, order: Int64) -> Any:
 def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     """Indices of the rows with a usable time, sorted by (start, -end, index)."""
     start, end = rows.start_ns, rows.end_ns
-    bad = rows.untimed | (end < start)
+    bad = rows.untimed | (end < start) | (start <= -FARTHEST_NS) | (end >= FARTHEST_NS)
     with np.errstate(over="ignore"):
         bad |= (end - start) > LONGEST_NS
     if bad.any():
@@ -132,7 +134,7 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
             Note(
                 "quarantined-time",
                 f"{int(bad.sum())} events without a usable time are outside every number ({', '.join(kinds)}): "
-                "no timestamp or duration, a negative one, one over seven days, or both zero",
+                "no timestamp or duration, a negative one, one over seven days, both zero, or a time centuries away",
                 int(bad.sum()),
             )
         )
@@ -195,8 +197,10 @@ def _clip_corrupt_ends(
     return clipped
 
 
-def _launches(kind: Int8, operation: Bool, columns: dict[str, Any]) -> Int64:
-    """[n] for each operation the earliest call with its correlation in its process."""
+def _launches(
+    kind: Int8, start: Int64, end: Int64, operation: Bool, columns: dict[str, Any], health: list[Note]
+) -> Int64:
+    """[n] for each operation the earliest call with its correlation in its process, unless their clocks differ."""
     launch = np.full(len(kind), NONE, np.int64)
     correlation, process = columns["correlation"], columns["process"]
     calls = np.flatnonzero((kind == Kind.CALL) & (correlation != NONE))
@@ -206,8 +210,44 @@ def _launches(kind: Int8, operation: Bool, columns: dict[str, Any]) -> Int64:
     # (process, correlation) as one number; calls are in time order, so the first of equal keys is the earliest call.
     distinct, codes = np.unique(np.concatenate([correlation[calls], correlation[operations]]), return_inverse=True)
     key = np.concatenate([process[calls], process[operations]]).astype(np.int64) * len(distinct) + codes
-    keys, first = np.unique(key[: len(calls)], return_index=True)
+    keys, first, of_call = np.unique(key[: len(calls)], return_index=True, return_inverse=True)
     at = np.minimum(np.searchsorted(keys, key[len(calls) :]), len(keys) - 1)
     found = keys[at] == key[len(calls) :]
     launch[operations[found]] = calls[first[at[found]]]
+    earliest = calls[first]
+    again = calls[
+        start[calls] >= np.maximum(end[earliest], start[earliest] + 1)[of_call]
+    ]  # not a call inside the first
+    used = np.zeros(len(keys), np.bool_)
+    used[at[found]] = True
+    repeated = np.unique(of_call[np.isin(calls, again)]) if len(again) else again
+    repeated = repeated[used[repeated]]
+    if len(repeated):
+        health.append(
+            Note(
+                "duplicate-ids",
+                f"{len(repeated)} correlation ids are launched more than once in one process, as when recordings are merged: "
+                "which call an operation belongs to is doubtful, it is tied to the earliest",
+                len(repeated),
+            )
+        )
+    return _same_clock(launch, start, health)
+
+
+def _same_clock(launch: Int64, start: Int64, health: list[Note]) -> Int64:
+    """The launches without those on another clock than their operation."""
+    linked = np.flatnonzero(launch != NONE)
+    apart = np.abs(start[linked] - start[launch[linked]])
+    far = linked[apart > APART_NS]
+    if len(far):
+        days = float(apart.max()) / 86_400e9
+        health.append(
+            Note(
+                "clock-skew",
+                f"{len(far)} of {len(linked)} operations lie up to {days:,.1f} days from their launch call: host and device "
+                "were stamped by different clocks; these are not tied to their calls, and what the host did meanwhile is unknown",
+                len(far),
+            )
+        )
+        launch[far] = NONE
     return launch
