@@ -272,6 +272,13 @@ def test_no_savings_are_said_to_be_missing(loader: tuple[Advice, list[Study]]) -
     assert "no saving is shown" in text
 
 
+def test_many_long_names_do_not_make_a_page_large() -> None:
+    n = 1_500
+    events = [b.kernel(i, i + 0.9, i + 1, f"kernel_{i:06}_" + "x" * 300) for i in range(n)]
+    text = page_of(*events, window="gpu")
+    assert len(text.encode()) < 3_000_000
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     "name",

@@ -37,7 +37,7 @@ from analyzer.units import duration, share, size
 from analyzer.verdict import focus, where
 
 ROWS = 200  # of a table; what is beyond it is counted
-NAME = 200  # characters of a name in the timeline
+NAME, MANY_NAMES, SHORT_NAME = 200, 10_000, 60  # characters of a name in the timeline; where there are many, fewer
 DEVICES = 16  # whose timelines are drawn: the one to look at first, and those beside it
 LIMITS = frozenset(
     {"partial", "lost-kernels", "unrecorded-graph-nodes", "cut", "cold", "profiler-stacks", "single-step", "clock-skew"}
@@ -107,7 +107,8 @@ def _data(shown: Sequence[tuple[DeviceAdvice, Study]], findings: Sequence[Shown]
         marks = [mark + its.window.start_ns for one in findings if one.view == i for mark in one.marks]
         limit = BOXES if len(shown) == 1 else BOXES // 2 if i == 0 else BOXES // 2 // (len(shown) - 1)
         drawn = device_data(its, marks, limit)
-        drawn["names"] = [shareable(name)[:NAME] for name in drawn["names"]]
+        longest = NAME if len(drawn["names"]) <= MANY_NAMES else SHORT_NAME
+        drawn["names"] = [shareable(name)[:longest] for name in drawn["names"]]
         drawn["steps"] = [[shareable(step[0])[:NAME], *step[1:]] for step in drawn["steps"]]
         for lane in drawn["lanes"]:
             lane["label"] = shareable(lane["label"])[:NAME]

@@ -35,7 +35,7 @@ def render(advice: Advice, version: str, folder: Path) -> str:
         device = walls.get((finding.file, finding.rank, finding.device))
         wall = device.wall_ns if device else 0
         results.append(_result(finding, place[finding.rule], wall, where(device) if device else "", folder))
-    driver = {"name": "advise", "semanticVersion": version, "rules": [_rule(f) for f in rules.values()]}
+    driver = {"name": "advise", "version": version, "rules": [_rule(f) for f in rules.values()]}
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
