@@ -3,8 +3,9 @@
     python tests/benchmarks/bench_html.py [--operations 1000 100000 2000000] [--sample mlp-training] [--chromium PATH]
 
 A sample is tiled in memory to each size, and every size is measured in a process of its own. `write` is the page alone:
-its timeline has that size, its tables and findings are those of a thousand operations, and no analysis is counted. `paint` is the browser's first contentful paint from the start of the navigation,
-`drawn` when the timeline has been drawn, `zoom` one frame of it after a zoom; `-` without playwright or Chromium.
+its timeline has that size, its tables and findings are those of a thousand operations, and no analysis is counted.
+`paint` is the browser's first contentful paint from the start of the navigation, `drawn` when the timeline has been drawn,
+`zoom` one frame of it after a zoom; `-` without playwright or Chromium.
 """
 
 import argparse
