@@ -85,6 +85,7 @@ def render(
         views=[where(of) for of, _ in shown],
         summed=any(one["whole"] is not None for one in data["devices"]),
         skipped=_skipped(advice),
+        unasked=[one for one in _skipped(advice) if "nothing of the kind" not in one[1]],
         comparison=comparison,
         lane=max(comparison.lanes, key=lambda lane: abs(lane.step.after_ns - lane.step.before_ns) if lane.step else 0)
         if comparison and comparison.lanes else None,
