@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from analyzer import compiled
-from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution, causes_of_segments, silent_cause
+from analyzer.attribution import CODE, IDLE, STAGING_NS, SUBMITTED, Attribution, causes_of_segments, silent_cause
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, overlaps, remainder
 from analyzer.timeline import Blocking, Timeline
@@ -52,6 +52,7 @@ class Edge(IntEnum):
     DISTANCE = 8  # an operation without a launch keeps its measured distance
 
 
+SPANS_AT_ONCE = 4_096
 HANDOVER_HOLE_NS = 50_000  # a shorter hole on a thread is not a wait for another one
 QUEUE_IN_FLIGHT = (
     500  # launches in flight from which a long launch call is taken for a full queue (the depth is about 1,022)
@@ -933,15 +934,29 @@ def _host_time(
         for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
             mine = of_thread[spans.group[of_thread] == group]
             mine = mine[np.argsort(spans.start[mine], kind="stable")]
-            span = Intervals(spans.start[mine], spans.end[mine])
-            met = overlaps(span, segments.span)
-            silent = remainder(span, met)
-            ns = silent.end - silent.start
-            found.append((new_edge[spans.edge[mine[met.left]]], causes[met.right], met.end - met.start))
-            found.append((new_edge[spans.edge[mine[silent.left]]], silent_cause(timeline, segments, ns), ns))
+            # Block by block: a span of a large trace holds many times its own size in records.
+            for block in np.split(mine, np.arange(SPANS_AT_ONCE, len(mine), SPANS_AT_ONCE)):
+                span = Intervals(spans.start[block], spans.end[block])
+                met = overlaps(span, segments.span)
+                silent = remainder(span, met)
+                silence = silent.end - silent.start
+                ns = np.concatenate([met.end - met.start, silence])
+                cause = np.concatenate([causes[met.right], silent_cause(timeline, segments, silence)])
+                edge = new_edge[spans.edge[block[np.concatenate([met.left, silent.left])]]]
+                found.append(_summed(edge, cause, ns))
     edge, cause, ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return edge, cause, ns
+
+
+def _summed(edge: Int64, cause: Int8, ns: Int64) -> tuple[Int64, Int8, Int64]:
+    """One entry for each edge and cause; entries of edges that are gone are left out."""
     keep = edge != NONE
-    return edge[keep], cause[keep], ns[keep]
+    key, ns = edge[keep] * len(IDLE) + cause[keep], ns[keep]
+    order = np.argsort(key, kind="stable")
+    key, ns = key[order], ns[order]
+    first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else np.empty(0, np.int64)
+    total = np.add.reduceat(ns, first) if len(first) else ns
+    return key[first] // len(IDLE), (key[first] % len(IDLE)).astype(np.int8), total
 
 
 def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:

@@ -275,7 +275,10 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
         Segments(free.start, free.end, cut.row[free.left], cut.doing[free.left]),
         Segments(hit.start, hit.end, row, doing[row]),
     )
-    return _join(main.where(~mine), pieces)
+    keep = np.flatnonzero(~mine)
+    at = np.searchsorted(main.start[keep], pieces.start)
+    columns = [(getattr(main, name), getattr(pieces, name)) for name in ("start", "end", "row", "doing")]
+    return Segments(*(np.insert(old[keep], at, new) for old, new in columns))
 
 
 def _sweep(
