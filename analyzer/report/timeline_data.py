@@ -30,6 +30,7 @@ STREAMS, THREADS = 16, 6  # lanes shown, those with the most work
 MARGIN = 0.02  # of the window, shown before and after it
 PATH_SHARE = 5  # stretches of the critical path: one for so many boxes
 BINS = 240  # of the overview
+STEPS = 5_000  # marked one by one
 
 COLOURS = (
     "kernel-time", "communication", "copies", "dataloader-gaps", "implicit-barriers", "launch-overhead", "host-stalls",
@@ -111,14 +112,22 @@ def device_data(study: Study, marks: Sequence[int] = (), limit: int = BOXES) -> 
         "end": high - base,
         "lanes": packed,
         "names": _used(packed, names.texts),
-        "steps": [
-            [step.name, step.start_ns - base, step.end_ns - base, int(step.left_out is not None)]
-            for step in study.steps
-        ],
+        "steps": _steps(study, whole),
         "path": _path(study, lanes, threads, low, high, limit // PATH_SHARE),
         "whole": None if whole is None else [[int(a) - base, int(b) - base] for a, b in zip(*whole, strict=True)],
         "boxes": sum(len(lane["d"]) for lane in packed),
     }
+
+
+def _steps(study: Study, whole: Intervals | None) -> list[list[Any]]:
+    """Name, start, end and whether it is left out. Of very many only those that are kept whole: others cannot be seen."""
+    base, steps = study.window.start_ns, study.steps
+    if len(steps) > STEPS and whole is not None:
+        starts = np.array([step.start_ns for step in steps])
+        steps = tuple(steps[i] for i in np.flatnonzero(_inside(whole, starts)).tolist())
+    return [
+        [step.name, step.start_ns - base, step.end_ns - base, int(step.left_out is not None)] for step in steps[:BOXES]
+    ]
 
 
 def _idle_lane(study: Study, names: _Names) -> _Lane:
@@ -203,18 +212,21 @@ def _focuses(study: Study, marks: Sequence[int]) -> list[Focus]:
 
 
 def focus_whole(lanes: Sequence[_Lane], focuses: Sequence[Focus], limit: int) -> Intervals | None:
-    """The stretches in which every box is kept; None where all of them fit."""
-    starts = np.sort(np.concatenate([lane.start for lane in lanes]))
-    if len(starts) <= limit:
+    """The stretches in which every box is kept; None where all of them fit. Lanes are sorted by start."""
+    if sum(len(lane.start) for lane in lanes) <= limit:
         return None
     whole = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
     left = limit - limit // GRID_SHARE
     for focus in focuses:
-        first, last = np.searchsorted(starts, (focus.start_ns, focus.end_ns))
-        if first >= last or left <= 0:
+        spans = [np.searchsorted(lane.start, (focus.start_ns, focus.end_ns)) for lane in lanes]
+        count = int(sum(last - first for first, last in spans))
+        if not count or left <= 0:
             continue
-        end = focus.end_ns if last - first <= left else int(starts[first + left])
-        left -= int(min(last - first, left))
+        end = focus.end_ns
+        if count > left:
+            inside = [lane.start[first:last] for lane, (first, last) in zip(lanes, spans, strict=True)]
+            end = int(np.sort(np.concatenate(inside))[left])
+        left -= min(count, left)
         whole = merge(whole, Intervals(np.array([focus.start_ns]), np.array([end])))
     return whole
 
@@ -229,8 +241,7 @@ def _inside(whole: Intervals, start: Int64) -> Bool:
 
 def _pack(lane: _Lane, base: int, whole: Intervals | None, grid: int) -> dict[str, Any]:
     """A lane's columns: start as the difference to the box before, duration, name and colour; launches where they are."""
-    order = np.argsort(lane.start, kind="stable")
-    start, end, name, colour = (column[order] for column in (lane.start, lane.end, lane.name, lane.colour))
+    start, end, name, colour = lane.start, lane.end, lane.name, lane.colour
     group = np.arange(len(start))
     if whole is not None and len(start):
         full = _inside(whole, start)
@@ -254,7 +265,7 @@ def _pack(lane: _Lane, base: int, whole: Intervals | None, grid: int) -> dict[st
         busy = np.add.reduceat(end - start, first)
         packed["sum"] = np.stack([several, count[several], busy[several]], axis=1).tolist()
     if lane.launched is not None and lane.thread is not None:
-        launched, thread = lane.launched[order][first], lane.thread[order][first]
+        launched, thread = lane.launched[first], lane.thread[first]
         packed["l"] = np.where(count == 1, launched, NONE).tolist()
         lanes = np.unique(thread[thread != NONE]).tolist()
         packed["h"] = lanes[0] if len(lanes) == 1 else thread.tolist() if lanes else NONE
