@@ -22,7 +22,7 @@ from analyzer.kernels import kernel_class
 from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
 from analyzer.timeline import COMMUNICATION, COMPUTE, is_graph_launch
-from analyzer.trace import NONE, Bool, Int64, Kind
+from analyzer.trace import Bool, Int64, Kind
 from analyzer.units import duration
 
 HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
@@ -207,17 +207,16 @@ class Decoding:
 
     @cached_property
     def products(self) -> Products:
-        model = self.study.inkernel
-        kinds, kind, hardware = model.costs.kinds, model.costs.kind, self.study.hardware
-        mine = self.operations[(kind[self.operations] != NONE)]
-        mine = mine[np.array([kinds[k].weight_bytes > 0 for k in kind[mine].tolist()], np.bool_)] if len(mine) else mine
-        used = [kinds[k] for k in kind[mine].tolist()]
-        width = np.array([k.weight_bytes / max(k.n * k.k * k.batch, 1) for k in used])
-        ridges = [
-            (hardware.batch_ridge(k.dtype, w) if hardware else None) or 0.0 for k, w in zip(used, width, strict=True)
-        ]
-        bytes_ = np.array([k.weight_bytes for k in used]) * model.costs.share[mine]
-        return Products(mine, np.array([k.m for k in used], np.int64), bytes_, width, np.array(ridges))
+        model, hardware = self.study.inkernel, self.study.hardware
+        kinds, kind = model.costs.kinds, model.costs.kind[self.operations]
+        read = np.array([*(k.weight_bytes for k in kinds), 0.0])  # -1, no kind, is the last one
+        mine, kind = self.operations[read[kind] > 0], kind[read[kind] > 0]
+        width = np.array([k.weight_bytes / max(k.n * k.k * k.batch, 1) for k in kinds])
+        ridge = np.array(
+            [(hardware.batch_ridge(k.dtype, w) if hardware else None) or 0.0 for k, w in zip(kinds, width, strict=True)]
+        )
+        rows = np.array([k.m for k in kinds], np.int64)
+        return Products(mine, rows[kind], read[kind] * model.costs.share[mine], width[kind], ridge[kind])
 
     def of_class(self, *classes: str) -> Int64:
         """Operations whose kernel is of one of these classes."""

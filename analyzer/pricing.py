@@ -48,6 +48,13 @@ def merged(
     return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
 
 
+def of_kinds(study: Study, operations: Int64, fit: Sequence[bool]) -> Int64:
+    """Those of the operations whose kind of work fits; one truth for each kind."""
+    kind = study.inkernel.costs.kind[operations]
+    found: Int64 = operations[np.array([*fit, False], np.bool_)[kind]]  # -1, no kind, is the last one
+    return found
+
+
 def lengths(study: Study, operations: Int64) -> Floats:
     """ns of each."""
     timeline = study.timeline

@@ -1,16 +1,14 @@
 from collections.abc import Iterator
 from math import prod
 
-import numpy as np
-
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.formulas import Cost
-from analyzer.pricing import faster, lengths
+from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
 from analyzer.study import Study
-from analyzer.trace import NONE, Bool, Int64
+from analyzer.trace import Int64
 
 FROM = 0.05  # of the wall in such products: a fifth of them is then a percent
 ROWS = 16  # fewer rows are bound by reading the weights, aligned or not
@@ -146,10 +144,7 @@ def _odd(kind: Cost) -> list[str]:
 
 
 def _products(study: Study, fit: list[bool]) -> Int64:
-    mask: Bool = np.array(
-        [k != NONE and fit[k] for k in study.inkernel.costs.kind[study.operations].tolist()], np.bool_
-    )
-    return study.operations[mask]
+    return of_kinds(study, study.operations, fit)
 
 
 def _rate(study: Study, products: Int64) -> float:

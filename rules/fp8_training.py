@@ -5,10 +5,9 @@ import numpy as np
 
 from analyzer.evidence import of_operations
 from analyzer.facts import span, value
-from analyzer.pricing import faster, lengths
+from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.trace import NONE
 
 FROM = 0.5  # of the wall in 16-bit products: with less, the rest of the step bounds the gain to less than a third
 LARGE = 2048  # of each dimension: below it the casts take what the faster product gives
@@ -130,7 +129,7 @@ def fp8_training(study: Study) -> Iterator[Claim]:
         return
     kinds, kind = model.costs.kinds, model.costs.kind
     fit = [k.family == "product" and k.dtype in ("bf16", "fp16") and min(k.m, k.n, k.k) >= LARGE for k in kinds]
-    products = on[np.array([k != NONE and fit[k] for k in kind[on].tolist()], np.bool_)]
+    products = of_kinds(study, on, fit)
     time = lengths(study, products)
     if time.sum() < FROM * wall:
         return

@@ -5,10 +5,10 @@ import numpy as np
 
 from analyzer.evidence import of_operations
 from analyzer.kernels import kernel_class
-from analyzer.pricing import faster, lengths
+from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.trace import NONE, Bool, Int64
+from analyzer.trace import Int64
 
 MOVING = 0.1  # of the wall in moving tokens to experts and back: fused kernels take a few percent
 KEPT = 0.5  # pessimistic: of the moving half stays, as some of it is traffic that no kernel avoids
@@ -135,8 +135,7 @@ def moe(study: Study) -> Iterator[Claim]:
         )  # fmt: skip
     costs = study.inkernel.costs
     few = [kind.family == "product" and kind.weight_bytes > 0 and 0 < kind.m < FEW for kind in costs.kinds]
-    mask: Bool = np.array([k != NONE and few[k] for k in costs.kind[study.operations].tolist()], np.bool_)
-    experts = study.operations[mask]
+    experts = of_kinds(study, study.operations, few)
     grouped = any(GROUPED.search(name) for name in _names(study))
     small = int(lengths(study, experts).sum())
     alike = len(experts) > len(np.unique(costs.kind[experts])) and _in_a_row(study, experts)
