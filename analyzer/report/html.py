@@ -2,7 +2,7 @@
 
 Everything is in the one file, and nothing leaves it: the policy in its head allows only the style and the script whose
 hashes stand there. The charts are SVG from here, readable without a script and in print; only the timeline needs one. It is
-a canvas driven by 300 lines of our own: the libraries that ship their JavaScript in a wheel (Plotly 4.5 MB, Bokeh 1.1 MB)
+a canvas driven by 300 lines of our own: the libraries that ship their JavaScript in a wheel (Plotly 4.8 MB, Bokeh 1.3 MB)
 are larger than a usual page may be, and none draws a hundred thousand boxes on lanes with arrows between them.
 """
 
