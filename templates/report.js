@@ -80,7 +80,7 @@
   const whole = () => look(device.start, device.end);
 
   function draw() {
-    width = canvas.clientWidth; gutter = width < 600 ? 62 : 128;
+    width = canvas.clientWidth; gutter = width < 600 ? 66 : 128;
     const height = top(device.lanes.length) + 2, ratio = window.devicePixelRatio || 1;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
@@ -88,20 +88,22 @@
     }
     pen.setTransform(ratio, 0, 0, ratio, 0, 0); pen.clearRect(0, 0, width, height); pen.textBaseline = "middle";
     pen.save(); pen.beginPath(); pen.rect(gutter, 0, width - gutter, height); pen.clip();
-    drawRuler(height);
-    device.lanes.forEach(drawLane);
+    drawRuler(height); device.lanes.forEach(drawLane);
     if (byId("critical").checked) drawPath();
-    drawMarks(height);
-    if (selected) drawSelected();
+    drawMarks(height); if (selected) drawSelected();
     pen.restore();
     pen.font = "12px system-ui, sans-serif"; pen.fillStyle = ink.soft; pen.textAlign = "left";
-    device.lanes.forEach((lane, i) => pen.fillText(fit(lane.label, gutter - 10), 6, top(i) + lane.height / 2));
+    const short = (label) => (width < 600 ? label.replace(/^(stream|thread) (thread )?/, (word) => word[0] + " ") : label);
+    device.lanes.forEach((lane, i) => pen.fillText(fit(short(lane.label), gutter - 10), 6, top(i) + lane.height / 2));
     const port = byId("viewport"), a = clamp((from / device.wall) * 240, 0, 240), b = clamp((to / device.wall) * 240, 0, 240);
     port.setAttribute("x", a); port.setAttribute("width", Math.max(b - a, 0.4));
     port.toggleAttribute("hidden", b - a > 239.9 || device !== devices[0]);
     Object.assign(canvas.dataset, { from, to }); // what is seen, for whoever asks the page
   }
-  const fit = (text, room) => { while (text && pen.measureText(text).width > room) text = text.length > 8 ? text.slice(0, -4) + "…" : ""; return text; };
+  const fit = (text, room) => {
+    while (text && pen.measureText(text).width > room) text = text.length > 3 ? text.slice(0, text.length > 12 ? -4 : -2) + "…" : "";
+    return text;
+  };
   function drawRuler(height) {
     const rough = (to - from) / Math.max((width - gutter) / 110, 1), power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
@@ -150,8 +152,7 @@
     }
   }
   function drawMarks(height) {
-    pen.fillStyle = ink.mark;
-    marks.forEach((ns, i) => {
+    pen.fillStyle = ink.mark; marks.forEach((ns, i) => {
       pen.globalAlpha = i === place ? 1 : 0.5; pen.fillRect(Math.round(x(ns)) - 1, RULER - 6, 2, height);
       pen.beginPath(); pen.moveTo(x(ns) - 6, RULER - 8); pen.lineTo(x(ns) + 6, RULER - 8); pen.lineTo(x(ns), RULER); pen.fill();
     });
