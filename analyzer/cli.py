@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -82,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
         "--against", metavar="BEFORE", type=Path, action="append", default=[],
         help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
     )  # fmt: skip
-    p.add_argument("--jobs", metavar="N", type=process_count, help="processes that read recordings (default: one a core)")
+    p.add_argument("--jobs", metavar="N", type=count, help="processes that read recordings (default: one a core)")
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--version", action="version", version=f"advise {version()}")
@@ -91,23 +93,18 @@ def parser() -> argparse.ArgumentParser:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
     if not 0 < number < float("inf"):
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
     return number
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def process_count(text: str) -> int:
     """A whole number of at least 1."""
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
     return int(text)
 
@@ -122,14 +119,18 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `advise` with these arguments; returns the exit code."""
-    options = parser().parse_intermixed_args(argv)
+    if sys.stdout is None:  # closed by who started this
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
     try:
+        options = parser().parse_intermixed_args(argv)
         return run(options)
     except AdviseError as error:
         print(f"advise: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of the pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
     except KeyboardInterrupt:
         print("advise: interrupted", file=sys.stderr)
@@ -139,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
     if options.list_rules or options.explain:
-        sys.stdout.write(about_rules(options))
+        put(about_rules(options))
         return 0
     if not options.traces:
         raise BadUsage("no trace given; advise TRACE, or advise --help for what else it can do")
@@ -170,8 +171,7 @@ def run(options: argparse.Namespace) -> int:
             return written_as_utf8(output)
         elif (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
             output = to_json(advice, ascii_only=True)
-        sys.stdout.write(output)
-        sys.stdout.flush()
+        put(output)
     if interrupted:
         print("advise: interrupted; what was not read is named among the caveats", file=sys.stderr)
         return INTERRUPTED
@@ -200,11 +200,34 @@ def in_format(form: str, advice: Advice, studies: Sequence[Study], outcome: Outc
     return html.render(advice, studies, outcome.comparison if outcome else None, outcome.checks if outcome else ())
 
 
+def put(text: str | bytes) -> None:
+    """Write to standard output, all of it.
+
+    Raises:
+        AdviseError: it cannot be written, as when the disk is full.
+    """
+    try:
+        sys.stdout.flush()
+        if isinstance(text, bytes):
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise AdviseError(f"standard output cannot be written: {error.strerror or error}") from None
+
+
+def discard_output() -> None:
+    """Let what is still to be written to standard output go nowhere, so that leaving does not fail for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def written_as_utf8(text: str) -> int:
     """Standard output in the encoding that the text itself names, whatever the terminal's."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8"))
-    sys.stdout.buffer.flush()
+    put(text.encode("utf-8"))
     return 0
 
 
@@ -288,8 +311,7 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     elif options.format in WITH_STUDIES:
         written_as_utf8(output)
     else:
-        sys.stdout.write(encodable(output, sys.stdout.encoding))
-        sys.stdout.flush()
+        put(encodable(output, sys.stdout.encoding))
     if outcome.complaint:
         print(f"advise: {' '.join(outcome.complaint.split())}", file=sys.stderr)
     return outcome.exit_code
@@ -309,15 +331,19 @@ def to_json(advice: Advice, *, ascii_only: bool = False) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all; what is no file, such as a pipe or a device, is written to.
 
     Raises:
-        UnreadableTrace: the place cannot be written.
+        AdviseError: the place cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    target = path.resolve()  # a link stays one
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
         beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise AdviseError(f"{path}: cannot be written: {error.strerror or error}") from None

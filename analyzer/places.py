@@ -6,9 +6,10 @@ without its user, password and query.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -40,14 +41,21 @@ def name_of(place: str) -> str:
     return PurePosixPath(urlsplit(place).path).name if is_remote(place) else Path(place).name
 
 
+def once(places: Iterable[str]) -> list[str]:
+    """The places without those that are one of the others again."""
+    return list({place if is_remote(place) else os.path.realpath(place): place for place in places}.values())
+
+
 def find_places(given: str) -> list[str]:
     """The recordings that one argument stands for, sorted by name with numbers as numbers.
 
     Raises:
         UnreadableTrace: nothing there.
-        BadUsage: fsspec, or what it needs for this kind of store, is not installed.
+        BadUsage: no name; or fsspec, or what it needs for this kind of store, is not installed.
     """
     if not is_remote(given):
+        if not given.strip():
+            raise BadUsage("a trace without a name; give a file, folder, pattern or URL")
         path = Path(given)
         if not path.exists() and any(c in given for c in PATTERN):
             found = sorted(_matching(given), key=natural)

@@ -21,7 +21,7 @@ from analyzer.analysis import advise_traces, combined, examine, trace_info
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
-from analyzer.places import bytes_of, find_places, local, name_of, shown
+from analyzer.places import bytes_of, find_places, local, name_of, once, shown
 from analyzer.ranks import find_run, number
 from analyzer.run import RankSummary, Run
 from analyzer.study import Request, Study, studies
@@ -122,13 +122,12 @@ def look_at(
         BadUsage: the request cannot be met.
     """
     tell = tell or (lambda what, share: None)
-    places = [place for one in given for place in find_places(one)]
+    places = once(place for one in given for place in find_places(one))
     alone = jobs in (None, 1) and small(places)
     if scheduler is None and (alone or (drawn and len(places) <= DETAILED)):
         traces, errors, interrupted = read_all(places, tell)
         tell("analysing", None)
         return Looked(*examine(traces, request, errors), interrupted)
-    places = list(dict.fromkeys(places))
     advice, chosen, interrupted = advise_places(places, request, jobs=jobs, scheduler=scheduler, tell=tell)
     if not drawn or interrupted:
         return Looked(advice, [], interrupted)

@@ -124,6 +124,12 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["--device", "x"], "--device"),
         (["--format", "pdf"], "pdf"),
         (["--unknown"], "--unknown"),
+        (["--jobs", "²"], "² is no whole number from 1"),
+        (["--jobs", "0"], "0 is no whole number from 1"),
+        (["--batch", "1.5"], "1.5 is no whole number from 1"),
+        (["--price", "x"], "x is no number above 0"),
+        (["--price", "inf"], "inf is no number above 0"),
+        ([""], "a trace without a name"),
     ],
 )
 def test_bad_request(options: list[str], says: str, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,6 +172,12 @@ def test_step_marker(tmp_path: Path) -> None:
     assert len(advise(path, "--step-marker", ".*iter").device["steps"]) == 2
 
 
+def test_the_same_file_twice_is_one(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = good.parent / ".." / good.parent.name / good.name
+    assert main([str(good), str(again), str(good), "--format", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["devices"]) == 1
+
+
 def test_several_files(good: Path, tmp_path: Path) -> None:
     """What cannot be read is an error beside the others, and a folder stands for its traces."""
     bad = tmp_path / "bad.json"
@@ -173,7 +185,9 @@ def test_several_files(good: Path, tmp_path: Path) -> None:
     for found in (advise(good, str(bad)), advise(tmp_path)):
         assert [t["name"] for t in found.json["traces"]] == ["good.json"]
         assert [bool(re.search(r"bad\.json", text)) for text in found.json["errors"]] == [True]
-    assert "none of the 2 files" in advise(bad, str(bad)).err
+    worse = tmp_path / "worse.json"
+    worse.write_text("less", encoding="utf-8")
+    assert "none of the 2 files" in advise(bad, str(worse)).err
 
 
 # Output
@@ -205,6 +219,36 @@ def test_output_is_whole_or_not_there(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out.json"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="named pipes and links")
+def test_output_to_what_is_no_file(good: Path, tmp_path: Path) -> None:
+    """A pipe is written to and stays one, as a device does; behind a link its target is written."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "out.json"
+    os.mkfifo(pipe)
+    link.symlink_to("out.json")
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    assert main([str(good), "--json", str(pipe), "-o", str(link)]) == 0
+    assert json.loads(reader.communicate()[0]) == advise(good).json
+    assert pipe.is_fifo() and link.is_symlink() and target.read_text("utf-8").startswith("GPU busy 40.0 %")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("options", [[], ["--format", "json"], ["--format", "html"], ["--against"]])
+def test_standard_output_that_is_full(options: list[str], good: Path) -> None:
+    given = [*options, str(good)] if options == ["--against"] else options
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "analyzer", str(good), *given], stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"advise: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a POSIX shell")
+def test_standard_output_that_is_closed(good: Path) -> None:
+    done = subprocess.run(f'"{sys.executable}" -m analyzer "{good}" >&-', shell=True, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_output_in_no_folder(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere" in refused(capsys, good, "-o", tmp_path / "nowhere" / "out.txt")
 
@@ -227,6 +271,13 @@ def test_as_a_module(good: Path) -> None:
 def test_terminal_that_knows_ascii_only(output: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.json", *WORK, op("größer_µ", 15, 20))
     done = run(["--format", output], path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+
+
+@pytest.mark.parametrize("options", [["--help"], ["--explain", "dataloader"], ["--list-rules"]])
+def test_pages_on_a_terminal_that_knows_ascii_only(options: list[str], good: Path) -> None:
+    done = run(options, good, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.isascii()
 
@@ -286,7 +337,15 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r"^dataloader +The data loader", capsys.readouterr().out, re.MULTILINE)
     assert main(["--explain", "cuda-graphs"]) == 0
     page = capsys.readouterr().out
-    for text in ("Why it costs:", "What to do:", "When it must not fire:", "It fires:", "s7   ....a", "section 8.7", "C15"):
+    for text in (
+        "Why it costs:",
+        "What to do:",
+        "When it must not fire:",
+        "It fires:",
+        "s7   ....a",
+        "section 8.7",
+        "C15",
+    ):
         assert text in page
 
 
@@ -312,6 +371,16 @@ def test_a_folder_of_rules(good: Path, tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "It is mine" in out and "Do: Look." in out
     assert "OSError: no disk" in out
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_rule_file_that_ends_the_program_ends_nothing(
+    code: int, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.py").write_text(f"import sys\nsys.exit({code})\n", encoding="utf-8")
+    assert main([str(good), "--rules", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "GPU busy 40.0 %" in out and f"SystemExit: {code}" in out
 
 
 def test_what_if_takes_rules_and_fixes(sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
