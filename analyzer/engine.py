@@ -67,7 +67,7 @@ def _collect_file(rules: dict[str, Rule], path: Path) -> list[str]:
     """Add the rules of a user's file, which may do anything; what went wrong."""
     try:
         _collect(rules, _load(path))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script among the rules may end with sys.exit
         return [f"{path}: {type(error).__name__}: {error}"]
     return []
 
@@ -126,6 +126,8 @@ def judge(study: Study, rules: Sequence[Rule]) -> Verdicts:
 
 def unfit(rule: Rule, study: Study) -> str | None:
     """Why a rule cannot be asked about a device; None where it can."""
+    if not study.window.wall_ns:
+        return "the window has no length: its operations are shorter than the recording resolves"
     for need in rule.needs:
         if why := NEEDS[need](study):
             return why

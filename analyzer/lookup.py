@@ -38,12 +38,13 @@ def values_of(columns: Sequence[Sparse | None], rows: Int64) -> list[Int64]:
 
 
 def numbered(codes: NDArray[Any]) -> tuple[Int64, Int64]:
-    """The distinct codes in order, and for each row which of them it has; codes are whole numbers from -1 on."""
-    shifted = codes.astype(np.int64) + 1
-    size = int(shifted.max(initial=0)) + 1
-    if size > DENSE * len(shifted):
-        values, which = np.unique(shifted, return_inverse=True)
-        return values - 1, which
+    """The distinct codes in order, and for each row which of them it has; usual are codes from -1 on."""
+    codes = codes.astype(np.int64)
+    size = int(codes.max(initial=-1)) + 2
+    if size > DENSE * len(codes) or codes.min(initial=-1) < NONE:
+        values, which = np.unique(codes, return_inverse=True)
+        return values, which
+    shifted = codes + 1
     present = np.zeros(size, np.bool_)
     present[shifted] = True
     place = np.cumsum(present) - 1

@@ -12,6 +12,7 @@ from analyzer.fixes import FIXES, Fix, unchanged
 from analyzer.replay import Trust
 from analyzer.rule import Claim, Rule, rule
 from analyzer.study import Study
+from tests.build import advice, call, kernel
 from tests.test_rules import study_of
 
 SLOW_LOADER = """
@@ -62,6 +63,14 @@ def test_a_rule_without_what_it_needs_is_skipped_with_the_reason(need: str, why:
     verdicts = judge(study_of(SLOW_LOADER), [made("needy", lambda study: [claim(study, "x")], needs=(need,))])
     assert verdicts.findings == ()
     assert why in verdicts.skipped[0].why
+
+
+def test_a_window_without_length_is_asked_nothing() -> None:
+    """Recordings in whole microseconds hold kernels of no length."""
+    found = advice(call(10, 15, 1), {**kernel(20, 30, 1), "dur": 0})
+    assert (found.devices[0].wall_ns, found.devices[0].kernels) == (0, 1)
+    assert found.errors == () and found.findings == ()
+    assert {skipped.why.split(":")[0] for skipped in found.skipped} == {"the window has no length"}
 
 
 def test_a_rule_of_another_phase_says_which_document_says_so() -> None:

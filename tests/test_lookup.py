@@ -21,7 +21,10 @@ def test_values_at() -> None:
     assert [found.tolist() for found in both] == [[-1, 7, -1, 8], [-1] * 4, [-1, 1, -1, 2], [1, 2, 3, 4]]
 
 
-@given(st.lists(st.tuples(st.integers(-1, 5), st.integers(-1, 30_000_000)), max_size=30))
+NUMBERS = st.integers(-1, 30_000_000) | st.integers(-(2**63), 2**63 - 1)  # sizes of launches may be damaged
+
+
+@given(st.lists(st.tuples(st.integers(-1, 5), NUMBERS), max_size=30))
 def test_distinct_rows_and_numbers(rows: list[tuple[int, int]]) -> None:
     columns = [np.array([row[i] for row in rows], np.int64) for i in range(2)]
     distinct, which = distinct_rows(columns)
