@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
+from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
 from analyzer.timeline import COMMUNICATION, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
@@ -15,6 +17,7 @@ from analyzer.window import Step, Window
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
 CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
+COLLECTIVE = re.compile(r"(?:nccl|rccl|hccl|xccl):|record_param_comms$")  # on the host's side
 OUTLIER = 10  # a first collective this many times the median of the others waits for ranks that began later
 
 
@@ -30,7 +33,26 @@ def check_trace(trace: Trace) -> list[Note]:
                 int((trace.kind == Kind.PYTHON).sum()),
             )
         )
+    if (missing := _no_collectives(trace)) is not None:
+        notes.append(missing)
     return notes
+
+
+def _no_collectives(trace: Trace) -> Note | None:
+    """The host asked for collectives, and no kernel is one by its name."""
+    kernels = np.unique(trace.name_code[trace.kind == Kind.KERNEL])
+    host = trace.name_code[(trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)]
+    codes, calls = np.unique(host, return_counts=True)
+    asked = [COLLECTIVE.match(trace.names[code]) is not None for code in codes.tolist()]
+    if not len(kernels) or not any(asked) or any(is_communication(trace.names[code]) for code in kernels.tolist()):
+        return None
+    count = int(calls[asked].sum())
+    return Note(
+        "no-collectives",
+        f"the host asked for {count} collectives, but no kernel is one by its name: their time is not known, not zero; "
+        "they ran outside the recording, or are counted as other kernels",
+        count,
+    )
 
 
 def check_device(

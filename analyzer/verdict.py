@@ -78,6 +78,9 @@ def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Se
     if category == "kernel-time":
         return f"{busy}, nearly all of it in kernels: what to gain lies inside them."
     loss_in_words = f"{called(device, category)}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
+    outlier = next((note for note in health if note.code == "collective-outlier"), None)
+    if category == "communication" and outlier is not None:
+        loss_in_words += f", but {outlier.message.split(';')[0].rstrip('.')}"
     return f"{busy}; the largest loss is {loss_in_words}."
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.analysis import advise_traces
-from tests.build import Event, advice, call, event, frame, kernel, op, step, trace
+from tests.build import Event, advice, annotation, call, event, frame, kernel, op, step, trace
 
 
 def health(*events: Event, **request: str) -> dict[str, int]:
@@ -154,6 +154,22 @@ def collectives(first: float, others: float = 20, count: int = 5) -> list[Event]
 )
 def test_first_collective(events: list[Event], outlier: bool) -> None:
     assert ("collective-outlier" in health(*events)) == outlier
+
+
+def test_collectives_without_kernels_are_unknown() -> None:
+    asked = [annotation("nccl:all_reduce", 1, 4), op("record_param_comms", 2, 3), op("ncclish", 3, 4)]
+    assert health(*asked, *eager(5)) == {"no-collectives": 2}
+    assert "not zero" in message("no-collectives", *asked, *eager(5))
+    assert health(*asked, *eager(5), call(510, 512, 1), kernel(515, 520, 1, "ncclDevKernel_AllReduce")) == {}
+    assert "no-collectives" not in health(*asked)  # nothing ran on a device: that is said instead
+
+
+def test_clocks_that_are_days_apart() -> None:
+    """The operations are no lost ones, their launches no lost kernels: neither can be told."""
+    day = 86_400 * 10**6
+    found = health(*(call(100 * i, 100 * i + 2, i + 1) for i in range(5)),
+                   *(kernel(day + 100 * i, day + 100 * i + 60, i + 1) for i in range(5)))  # fmt: skip
+    assert found == {"clock-skew": 5, "orphan-operations": 5}
 
 
 def test_stacks() -> None:

@@ -83,6 +83,16 @@ def test_what_was_not_recorded_comes_first() -> None:
     assert verdict([little], None, [note]).startswith("GPU busy")
 
 
+def test_a_wait_for_ranks_that_start_late_is_not_called_communication_alone() -> None:
+    note = Note("collective-outlier", "the first collective lasts 40 ms: it waits for others; it says nothing", 1)
+    waits = device((KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)))
+    assert verdict([waits], None, [note]) == (
+        "GPU busy 100.0 % of 100.0 ms; the largest loss is communication that no kernel hides: 50.0 % (50.0 ms over 2 "
+        "steps of 50.0 ms), but the first collective lasts 40 ms: it waits for others."
+    )
+    assert "collective" not in verdict([device((KERNELS, idle("python", 50)))], None, [note])
+
+
 def test_without_gpu_work() -> None:
     assert verdict([], host(), []) == (
         "No GPU work was recorded in these 100.0 ms; what follows is the host's side alone."
