@@ -160,6 +160,31 @@ def test_ranks_by_labels() -> None:
     assert [d.rank for d in advice(*events, rank=1).devices] == [1]
 
 
+@pytest.mark.parametrize(
+    ("labels", "ranks"),
+    [
+        (["TP02", "TP10"], [2, 10]),
+        (["TP10", "TP2"], [10, 2]),
+        (["DP0-TP00", "DP0-TP01", "DP1-TP00"], [0, 1, 2]),
+        (["DP0-TP10", "DP0-TP2"], [1, 0]),
+        (["TP0", "EP0"], [1, 0]),
+        (["TP" + "9" * 5000, "TP1"], [1, 0]),
+    ],
+)
+def test_ranks_by_labels_of_several_numbers(labels: list[str], ranks: list[int]) -> None:
+    """Where the numbers are no ranks, the labels are counted in their order: no two ranks look alike."""
+    events = [
+        one
+        for i, label in enumerate(labels)
+        for one in (
+            {**call(10 + i, 12 + i, 1), "pid": f"[{label}] 4{i}"},
+            {**kernel(20 + i, 30 + i, 1, f"k{i}"), "pid": f"[{label}] 0"},
+        )
+    ]
+    found = trace(*events)
+    assert {p.label: p.rank for p in found.processes} == dict(zip(labels, ranks, strict=True))
+
+
 def test_ranks_by_repeated_ids() -> None:
     """Each pid launches on a device of its own, which other ids tell."""
     events = [

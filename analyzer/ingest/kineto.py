@@ -214,8 +214,12 @@ def _processes(
     labels = {int(c): _rank_label(strings[c]) for c in np.unique(pid).tolist() if c >= 0}
     distinct = sorted({label for label in labels.values() if label})
     if len(distinct) > 1:
-        numbers = [re.findall(r"\d+", label) for label in distinct]
-        ranks = [int(n[0]) if len(n) == 1 else None for n in numbers]
+        numbers = {label: [int(n) for n in re.findall(r"\d{1,9}", label)] for label in distinct}
+        distinct.sort(key=lambda label: (numbers[label], label))
+        # Where the labels' numbers are no ranks (`DP0-TP01`, `TP0` beside `EP0`) the order of labels tells them apart.
+        ranks = [numbers[label][0] for label in distinct if len(numbers[label]) == 1]
+        if len(set(ranks)) < len(distinct):
+            ranks = list(range(len(distinct)))
         place = {label: i for i, label in enumerate(distinct)}
         process = _per_code(pid, strings, lambda text: place.get(_rank_label(text), 0), 0).astype(np.int32)
         return [Process(None, rank, label) for rank, label in zip(ranks, distinct, strict=True)], process
