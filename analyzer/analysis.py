@@ -65,11 +65,13 @@ def advise_traces(
 
 
 def examine(
-    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None
-) -> tuple[Advice, list[Study]]:
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None,
+    studied: Sequence[tuple[list[Study], list[Note]]] | None = None,
+) -> tuple[Advice, list[Study]]:  # fmt: skip
     """The Advice, and the studies that it sums up, in the order of its devices: for reports that draw the timeline.
 
-    `run` is what is known of all ranks where these are but some of them; else it is found from these.
+    `run` is what is known of all ranks where these are but some of them; else it is found from these. `studied` is what
+    `studies` says of each of the traces, where that is known already.
 
     Raises:
         NothingToAnalyse: nothing in them for what was asked.
@@ -77,14 +79,15 @@ def examine(
     """
     if request.window not in (None, "steps", "gpu", "all"):
         parse_span(request.window or "")
-    chosen = [t for t in traces if request.rank is None or t.rank in (None, request.rank) or len(t.processes) > 1]
+    chosen = [t for t in traces if request.rank is None or t.rank == request.rank or len(t.processes) > 1]
     devices: list[DeviceAdvice] = []
     notes: list[Note] = []
     rules, broken = find_rules(Path(request.rules) if request.rules else None)
     wanted = chosen_fixes(request.what_if, rules)
     looked_at: list[Study] = []
+    known = {id(trace): of_trace for trace, of_trace in zip(traces, studied or (), strict=False)}
     for trace in chosen:
-        found, health = studies(trace, request)
+        found, health = known.get(id(trace)) or studies(trace, request)
         looked_at += found
         notes += [*trace.health, *check_trace(trace), *health]
     run = run or _run_of(looked_at, request)
@@ -96,7 +99,7 @@ def examine(
     verdicts = [judge(study, rules) for study in looked_at]
     host = None
     if not devices:
-        host = _host_only(chosen, request)
+        host = _host_only(chosen, request, traces)
     memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
     window = devices[0].window if devices else (request.window or "all")
     merged = tuple(merge_notes(notes))
@@ -309,14 +312,16 @@ def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvic
     return StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(operations), step.left_out)
 
 
-def _host_only(traces: Sequence[Trace], request: Request) -> HostAdvice:
-    """The useful view of a recording without GPU work.
+def _host_only(traces: Sequence[Trace], request: Request, everything: Sequence[Trace]) -> HostAdvice:
+    """The useful view of a recording without GPU work, of those chosen among everything read.
 
     Raises:
         NothingToAnalyse: not even that, or GPU work was asked for, or should be there and is not.
     """
     if not traces:
-        raise NothingToAnalyse(f"no trace of rank {request.rank}")
+        known = sorted({t.rank for t in everything if t.rank is not None})
+        have = f"there are ranks {', '.join(map(str, known))}" if known else "no file says its rank"
+        raise NothingToAnalyse(f"no trace of rank {request.rank}; {have}")
     trace = traces[0]
     if busy := next((t for t in traces if len(t.operations)), None):
         raise NothingToAnalyse(_outside(busy, request))

@@ -12,7 +12,7 @@ from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
 from analyzer.timeline import COMMUNICATION, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
-from analyzer.window import Step, Window
+from analyzer.window import Step, Window, marker_rows
 
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
@@ -70,6 +70,7 @@ def check_device(
             _orphans(timeline, operations),
             _clock_skew(timeline, operations),
             _single_step(steps, window),
+            _empty_steps(timeline, steps),
             _collective_outlier(timeline),
         )
         if note is not None
@@ -196,6 +197,25 @@ def _single_step(steps: Sequence[Step], window: Window) -> Note | None:
     if window.kind != "steps" or len(kept) != 1:
         return None
     return Note("single-step", "one step only: nothing can be said about how steps vary; record at least five", 1)
+
+
+def _empty_steps(timeline: Timeline, steps: Sequence[Step]) -> Note | None:
+    """Markers of the steps' family that launched nothing here: no steps, and maybe records that were lost."""
+    if not steps:
+        return None
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    for rows in marker_rows(timeline.trace, timeline.process):
+        begun = timeline.trace.start_ns[rows]
+        if not np.isin(starts, begun).all() or len(rows) == len(starts):
+            continue
+        count = len(rows) - len(starts)
+        return Note(
+            "empty-steps",
+            f"{count} of {len(rows)} step markers launched no work that device {timeline.device} ran: they are not counted as "
+            "steps; where they should have, records were lost",
+            count,
+        )
+    return None
 
 
 def _collective_outlier(timeline: Timeline) -> Note | None:

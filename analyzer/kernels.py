@@ -53,11 +53,12 @@ OTHER = "other"
 COPY_NAME = re.compile(
     r"mem(?:cpy|set)\s*(?P<direction>\w+)?\s*(?:\((?P<from>[\w ]+?)\s*->\s*(?P<to>[\w ]+?)\))?", re.IGNORECASE
 )
-DIRECTIONS = ("HtoD", "DtoH", "PtoP", "DtoD")
+DIRECTIONS = ("HtoD", "DtoH", "PtoP", "DtoD", "unknown direction")
 _SPELLINGS = (
     ("HtoD", re.compile(r"htod|hosttodevice|host_to_device|h2d", re.IGNORECASE)),
     ("DtoH", re.compile(r"dtoh|devicetohost|device_to_host|d2h", re.IGNORECASE)),
     ("PtoP", re.compile(r"ptop|peertopeer|peer|p2p", re.IGNORECASE)),
+    ("DtoD", re.compile(r"dtod|devicetodevice|device_to_device|d2d|device -> device", re.IGNORECASE)),
 )
 
 
@@ -67,8 +68,8 @@ def is_communication(name: str) -> bool:
 
 
 def copy_direction(name: str) -> str:
-    """`HtoD`, `DtoH`, `PtoP`, or `DtoD` for every copy that stays on the device or does not say."""
-    return next((direction for direction, spelling in _SPELLINGS if spelling.search(name)), "DtoD")
+    """One of DIRECTIONS, the last one for a copy whose name does not say."""
+    return next((direction for direction, spelling in _SPELLINGS if spelling.search(name)), DIRECTIONS[-1])
 
 
 def copy_memory(name: str) -> str:

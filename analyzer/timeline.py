@@ -9,13 +9,13 @@ import numpy as np
 
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, intersect, total, union
-from analyzer.kernels import copy_direction, copy_memory, is_communication
+from analyzer.kernels import DIRECTIONS, copy_direction, copy_memory, is_communication
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
 
 # What a device operation does, in the order in which an instant with several of them is given away.
 COMPUTE, COMMUNICATION, FIRST_COPY = 0, 1, 2
 COPIES = tuple(
-    (direction, memory) for direction in ("HtoD", "DtoH", "PtoP", "DtoD") for memory in ("pageable", "pinned", "")
+    (direction, memory) for direction in DIRECTIONS for memory in ("pageable", "pinned", "")
 )
 SET = FIRST_COPY + len(COPIES)
 

@@ -133,6 +133,13 @@ def test_single_step() -> None:
     assert health(step(0, 0, 300), *eager(3), window="gpu") == {}
 
 
+def test_markers_without_work() -> None:
+    """Five markers, the three launches of `eager` inside the first and the third of them."""
+    steps = [step(0, 0, 150), step(1, 150, 190), step(2, 190, 300), step(3, 300, 400), step(4, 400, 500)]
+    assert health(*steps, *eager(3)) == {"empty-steps": 3}
+    assert health(*steps[:1], *steps[2:3], *eager(3)) == {}
+
+
 def collectives(first: float, others: float = 20, count: int = 5) -> list[Event]:
     name = "ncclDevKernel_AllReduce"
     events, at = [], 10.0

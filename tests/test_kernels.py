@@ -142,7 +142,9 @@ def test_communication_by_name(name: str, communicates: bool) -> None:
         ("Memcpy DtoH (Device -> Pinned)", "DtoH", "pinned"),
         ("Memcpy PtoP (Device -> Device)", "PtoP", ""),
         ("CopyHostToDevice", "HtoD", ""),
-        ("Memcpy", "DtoD", ""),
+        ("Memcpy DtoD (Device -> Device)", "DtoD", ""),
+        ("Memcpy HtoA (Pinned -> Array)", "unknown direction", "pinned"),
+        ("Memcpy", "unknown direction", ""),
     ],
 )
 def test_copies_by_name(name: str, direction: str, memory: str) -> None:
