@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from analyzer.advice import Advice, TraceInfo
-from analyzer.analysis import advise_traces, combined, examine, trace_info
+from analyzer.analysis import combined, examine, trace_info
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
@@ -63,6 +63,8 @@ class Job:
     """The whole advice too."""
     run: Run | None = field(default=None, repr=False)
     """What is known of all ranks."""
+    single: bool = False
+    """There is no other recording: a device alone in it needs no summary."""
 
 
 def look(place: str, job: Job) -> Part:
@@ -70,13 +72,13 @@ def look(place: str, job: Job) -> Part:
     try:
         with local(place) as path:
             trace = read(path)
+            found, notes = studies(trace, job.request)
             summaries: tuple[RankSummary, ...] = ()
-            if job.summary:
-                found, _ = studies(trace, job.request)
+            if job.summary and not (job.single and len(found) == 1):
                 summaries = tuple(summarise(study, job.most) for study in found)
             advices: tuple[Advice, ...] = ()
             if job.detail:
-                advices = (advise_traces([trace], job.request, run=job.run),)
+                advices = (examine([trace], job.request, run=job.run, studied=[(found, notes)])[0],)
             return Part((trace_info(trace),), summaries, advices, (place,) * len(summaries))
     except NothingToAnalyse as error:
         return Part(empty=(str(error),))
@@ -182,7 +184,7 @@ def advise_places(
     """
     tell = tell or (lambda what, share: None)
     detail = len(places) <= DETAILED
-    job = Job(request, budget(len(places)), detail=detail)
+    job = Job(request, budget(len(places)), detail=detail, single=len(places) == 1)
     workers = _workers(places, jobs, scheduler)
     part, interrupted = spread(places, job, workers, scheduler, tell)
     if not part.infos:
