@@ -13,7 +13,8 @@ from analyzer.critical import CriticalPath, critical_path
 from analyzer.engines import Use, uses
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import Fix, Saving, saving
-from analyzer.graph import Graph, build_graph
+from analyzer.graph import Graph
+from analyzer.graph.build import build_graph
 from analyzer.hardware import Hardware, find
 from analyzer.health import CUT_NS, unexplained
 from analyzer.host import read_host

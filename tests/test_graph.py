@@ -11,7 +11,8 @@ import pytest
 from analyzer.analysis import advise_traces
 from analyzer.attribution import attribute
 from analyzer.changes import Change, scaled, without_host, without_waits
-from analyzer.graph import Edge, Graph, Point, build_graph
+from analyzer.graph import Edge, Graph, Point
+from analyzer.graph.build import build_graph
 from analyzer.host import read_host
 from analyzer.replay import replay
 from analyzer.timeline import timelines
@@ -120,7 +121,7 @@ def test_the_time_of_a_hand_over_is_its_threads() -> None:
 
 
 def test_without_hand_over_edges_the_loader_seems_to_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyzer.graph.HANDOVER_HOLE_NS", 10**12)
+    monkeypatch.setattr("analyzer.graph.host_edges.HANDOVER_HOLE_NS", 10**12)
     of = graph(*two_steps())
     assert replayed(of) == measured(of)  # which an unchanged replay does not show
     assert replayed(of, without_host(["dataloader"]))[1] == measured(of)[1]
@@ -290,7 +291,7 @@ def test_queue_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = scaled(np.arange(1200), 0.5)
     assert replayed(of)[-1] == measured(of)[-1] == 6 + 101 * 1200 - 1
     assert replayed(of, everything)[-1] == 6 + 51 * 1200 - 1
-    monkeypatch.setattr("analyzer.graph.QUEUE_IN_FLIGHT", 5000)
+    monkeypatch.setattr("analyzer.graph.operations.QUEUE_IN_FLIGHT", 5000)
     without = graph(*full_queue())
     assert replayed(without)[-1] == measured(of)[-1]  # which an unchanged replay does not show
     assert replayed(without, everything)[-1] > 101 * 650

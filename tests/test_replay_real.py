@@ -11,7 +11,8 @@ import pytest
 from analyzer.changes import Change, scaled, without_host, without_waits
 from analyzer.errors import AdviseError
 from analyzer.fixes import FIXES, saving
-from analyzer.graph import Edge, Point, build_graph
+from analyzer.graph import Edge, Point
+from analyzer.graph.build import build_graph
 from analyzer.ingest import read
 from analyzer.replay import replay, step_ns, wall_ns
 from analyzer.study import Request, Study, studies
@@ -119,7 +120,7 @@ def test_hand_over_edges_decide_what_a_loader_costs(
     without = step_ns(replay(without_host(["dataloader"])(study.graph)), starts)
     assert unchanged is not None and without is not None
     assert without / unchanged - 1 < -0.25
-    monkeypatch.setattr("analyzer.graph.HANDOVER_HOLE_NS", 10**15)
+    monkeypatch.setattr("analyzer.graph.host_edges.HANDOVER_HOLE_NS", 10**15)
     rows = np.unique(study.graph.ref[study.graph.point == Point.MARK])
     missing = build_graph(study.program.attributions, rows)
     before = wall_ns(replay(missing), study.window, 0)

@@ -1,0 +1,146 @@
+"""The timeline as a graph: what each launch, return and operation waited for.
+
+Points are moments that can move: an operation's start, a call's start, the return of a call that waits, a step's mark. An
+edge says that its target comes at least so long after its source. The weights are nominal (the trace's medians for each
+kind of edge), so what a replay moves is explained by the graph and nothing else; an operation's delay that no edge explains
+is kept beside them and counted.
+
+    root ─host─> call ─host─> call ─host─> return      thread order, hand-over between threads
+                  │launch      │launch        ^block
+                  v            v              │
+                 op ──stream─> op ──stream─> op         stream order, graph replay, events, queue depth
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analyzer.timeline import Timeline
+from analyzer.trace import NONE, Bool, Int8, Int64, Trace
+
+if TYPE_CHECKING:
+    import networkx
+
+
+class Point(IntEnum):
+    ROOT = 0  # the recording's start
+    OPERATION = 1
+    CALL = 2  # start of a call that launches or waits
+    RETURN = 3  # end of a call that waits
+    MARK = 4  # start or end of a step marker
+
+
+class Edge(IntEnum):
+    THREAD = 0  # host work between two calls of a thread
+    HANDOVER = 1  # host work after another thread handed over
+    LAUNCH = 2
+    STREAM = 3
+    GRAPH = 4  # inside one graph replay
+    EVENT = 5  # a stream waits for another one
+    BLOCK = 6  # a blocking call returns after its operation ended
+    QUEUE = 7  # a launch into a full queue returns when an operation starts
+    DISTANCE = 8  # an operation without a launch keeps its measured distance
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target."""
+
+    trace: Trace
+    timelines: tuple[Timeline, ...]
+    point: Int8
+    """[p] Point. Point 0 is the root."""
+    time_ns: Int64
+    """[p] measured."""
+    ref: Int64
+    """[p] index into the operations; row in the trace for calls, returns and marks; -1 for the root."""
+    source: Int64
+    """[e] point."""
+    target: Int64
+    """[e] point, ascending."""
+    weight_ns: Int64
+    """[e] without the duration of `after`."""
+    after: Int64
+    """[e] operation whose duration is to pass as well (the edge starts at its end), -1 for none."""
+    kind: Int8
+    """[e] Edge."""
+    modelled: Bool
+    """[e] inferred (no event names it, or a nominal weight) rather than read off a record."""
+    row: Int64
+    """[m] trace row of each operation; m operations of all devices."""
+    device: Int64
+    """[m] index into `timelines`."""
+    duration_ns: Int64
+    """[m]"""
+    delay_ns: Int64
+    """[m] wait that no edge explains; 0 for nearly all."""
+    host_edge: Int64
+    """[h] host time on edges, by cause: the edge it is part of, `host_cause` (index into IDLE), `host_ns`."""
+    host_cause: Int8
+    host_ns: Int64
+    operation_point: Int64
+    """[m] point of each operation's start."""
+    queued_gap_ns: int
+    """Nominal distance between operations of a stream; likewise inside a graph replay."""
+    graph_gap_ns: int
+    launch_ns: int
+    """Nominal time from launch call to operation."""
+
+    @cached_property
+    def first_edge(self) -> Int64:
+        """[p + 1] where each point's incoming edges begin."""
+        return np.searchsorted(self.target, np.arange(len(self.point) + 1))
+
+    @cached_property
+    def total_ns(self) -> Int64:
+        """[e] weight with durations and delays."""
+        total = self.weight_ns + np.where(self.after != NONE, self.duration_ns[self.after], 0)
+        of_operation = self.point[self.target] == Point.OPERATION
+        return total + np.where(of_operation, self.delay_ns[self.ref[self.target] * of_operation], 0)
+
+    @cached_property
+    def stream(self) -> Int64:
+        return self.trace.stream[self.row]
+
+    @cached_property
+    def call_point(self) -> dict[int, int]:
+        """Row of a call -> its point."""
+        at = np.flatnonzero(self.point == Point.CALL)
+        return dict(zip(self.ref[at].tolist(), at.tolist(), strict=True))
+
+    def edges(self, *kinds: Edge) -> Int64:
+        """Edges of these kinds."""
+        return np.flatnonzero(np.isin(self.kind, kinds))
+
+    def to_networkx(self) -> networkx.MultiDiGraph[int]:
+        """The graph for people to explore; times in ns.
+
+        Nodes have `point` (root, operation, call, return, mark), `name`, `time_ns` and `row` of the trace, operations also
+        `duration_ns`, `stream` and `delay_ns`. Edges have `kind`, `grade` and `weight_ns`, durations included.
+        """
+        import networkx as nx
+
+        graph: networkx.MultiDiGraph[int] = nx.MultiDiGraph()
+        for i, (point, time, ref) in enumerate(
+            zip(self.point.tolist(), self.time_ns.tolist(), self.ref.tolist(), strict=True)
+        ):
+            row = int(self.row[ref]) if point == Point.OPERATION else ref
+            name = "root" if point == Point.ROOT else self.trace.label(row)
+            graph.add_node(i, point=Point(point).name.lower(), name=name, time_ns=time, row=row)
+            if point == Point.OPERATION:
+                graph.nodes[i].update(
+                    duration_ns=int(self.duration_ns[ref]),
+                    stream=int(self.stream[ref]),
+                    delay_ns=int(self.delay_ns[ref]),
+                )
+        for source, target, weight, kind, modelled in zip(
+            *(c.tolist() for c in (self.source, self.target, self.total_ns, self.kind, self.modelled)), strict=True
+        ):
+            grade = "modelled" if modelled else "measured"
+            graph.add_edge(source, target, kind=Edge(kind).name.lower(), grade=grade, weight_ns=weight)
+        return graph

@@ -1,0 +1,172 @@
+"""What an edge of each kind takes as a rule, from the trace's own medians."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution
+from analyzer.graph.operations import Operations
+from analyzer.graph.waits import Waits
+from analyzer.trace import NONE, Bool, Int8, Int64, Kind
+
+LAUNCH_LATENCY_NS = 200_000  # what took longer to start than this is no example of what a launch takes
+QUEUED_GAP_NS = 1_000  # between operations of a stream, when the trace shows none that was queued behind another
+
+
+@dataclass(frozen=True)
+class Nominal:
+    launch: Int64
+    """[m] from launch call to operation, by what is launched."""
+    launch_ns: int
+    queued_ns: int
+    graph_ns: int
+    branches: tuple[Int64, Int64]
+    event_ns: int
+    """From the end of what a stream waits for to the start of what waited."""
+    explained_ns: int
+
+
+def nominal_weights(
+    attributions: Sequence[Attribution], operations: Operations, waits: Waits, excess: tuple[Int64, Int8, Int64]
+) -> Nominal:  # fmt: skip
+    """The trace's own medians."""
+    trace, previous = operations.trace, operations.previous
+    explained = max(a.explained_ns for a in attributions)
+    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
+    gap = operations.start - operations.end[previous]
+    branches = _branches(operations)
+    inside = same_graph & (gap >= 0) & (gap <= explained)
+    inside[branches[1]] = False
+    waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
+    waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
+    waiting[waits.waiter] = False
+    queued_ns = int(np.median(gap[waiting])) if waiting.any() else QUEUED_GAP_NS
+    graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
+    launch, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
+    event_ns = _event_latency(operations, waits, explained)
+    return Nominal(launch, launch_ns, queued_ns, graph_ns, branches, event_ns, explained)
+
+
+def _launch_latencies(
+    attributions: Sequence[Attribution], operations: Operations, waits: Waits, excess: tuple[Int64, Int8, Int64],
+    queued_ns: int,
+) -> tuple[Int64, int]:  # fmt: skip
+    """[m] and over all: from launch call to operation, medians of each kind of operation."""
+    previous = operations.previous
+    delay = operations.start - operations.launch_start
+    special = excess[1] != CODE["launch-call"]
+    np.subtract.at(delay, excess[0][special], excess[2][special])
+    usable = operations.first & (delay >= 0) & (delay <= LAUNCH_LATENCY_NS)
+    idle = usable & ((previous == NONE) | _ended_before_launch(operations))
+    closing = np.zeros(len(operations.row), np.bool_)
+    for a in attributions:
+        gaps = a.timeline.gaps
+        mine = gaps.interior & ~gaps.unlinked & (a.timeline.launch_start[gaps.closing] >= gaps.start)
+        closing[np.searchsorted(operations.row, a.timeline.row[gaps.closing[mine]])] = True
+    idle &= closing
+    # Where none of a kind went into an idle device: those that waited for nothing on their own stream.
+    free = usable & ((previous == NONE) | (operations.start - operations.end[previous] > 2 * queued_ns))
+    free[waits.waiter] = False
+    usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
+    overall = int(np.median(delay[idle])) if idle.any() else (int(np.median(usual)) if usual else 0)
+    launch = np.full(len(operations.row), overall, np.int64)
+    what = operations.trace.kind[operations.row].astype(np.int64) * 2 + operations.graph
+    for group in np.flatnonzero(np.bincount(what)).tolist():
+        mine = what == group
+        for clean in (mine & idle, mine & free):
+            if clean.any():
+                launch[mine] = int(np.median(delay[clean]))
+                break
+    return launch, overall
+
+
+def _event_latency(operations: Operations, waits: Waits, explained_ns: int) -> int:
+    """Median from the end of what was waited for last to the start of what waited for nothing else by then."""
+    source, waiter = waits.source, waits.waiter
+    gap = operations.start[waiter] - operations.end[source]
+    previous = operations.previous[waiter]
+    ready = operations.trace.end_ns[operations.launch[waiter]] <= operations.end[source]
+    ready &= (previous == NONE) | (operations.end[previous] <= operations.end[source])
+    latest = np.full(len(operations.row), np.iinfo(np.int64).min)
+    np.maximum.at(latest, waiter, operations.end[source])
+    ready &= (operations.end[source] == latest[waiter]) & (gap <= explained_ns)
+    for mine in (ready & waits.named, ready):
+        if mine.any():
+            return int(np.median(gap[mine]))
+    return 0
+
+
+def _branches(operations: Operations) -> tuple[Int64, Int64]:
+    """(source, node): of a replay on several streams each node waits for the one that ended last before it started,
+    where that is not the one before it on its stream."""
+    none = np.empty(0, np.int64)
+    nodes = np.flatnonzero(operations.graph & operations.linked)
+    if not len(nodes):
+        return none, none
+    order = nodes[np.argsort(operations.launch[nodes], kind="stable")]
+    replay = np.cumsum(np.diff(operations.launch[order], prepend=operations.launch[order[0]]) != 0)
+    first = np.flatnonzero(np.diff(replay, prepend=-1))
+    lane = operations.lane[order]
+    branched = (np.maximum.reduceat(lane, first) > np.minimum.reduceat(lane, first))[replay]
+    order, replay = order[branched], replay[branched]
+    if not len(order):
+        return none, none
+    # Ends and starts of each replay's nodes in time order, ends first; what ended last before a start is behind it.
+    n = len(order)
+    time = np.concatenate([operations.end[order], operations.start[order]])
+    is_start = np.repeat([False, True], n)
+    merged = np.lexsort((is_start, time, np.tile(replay, 2)))
+    last = np.maximum.accumulate(np.where(is_start[merged], -1, np.arange(2 * n)))
+    at = np.flatnonzero(is_start[merged] & (last >= 0))
+    node, source = order[merged[at] - n], order[merged[last[at]] % n]
+    real = (operations.launch[source] == operations.launch[node]) & (source != operations.previous[node])
+    real &= operations.start[source] < operations.start[node]
+    return source[real], node[real]
+
+
+def call_excess(attributions: Sequence[Attribution], operations: Operations) -> tuple[Int64, Int8, Int64]:
+    """(operation, cause, ns) for launch calls that ran on before their operation started: loading, staging, allocating."""
+    found: list[tuple[Int64, Int8, Int64]] = []
+    causes = [CODE[c] for c in ("launch-call", "module-load", "allocator", "copy-staging")]
+    for a in attributions:
+        pieces, gaps = a.pieces, a.timeline.gaps
+        at = np.flatnonzero((pieces.side == SUBMITTED) & np.isin(pieces.cause, causes))
+        closing = a.timeline.row[gaps.closing[pieces.gap[at]]]
+        found.append((np.searchsorted(operations.row, closing), pieces.cause[at], (pieces.end - pieces.start)[at]))
+    return tuple(np.concatenate(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
+
+
+def within_delay(
+    operations: Operations, nominal: Nominal, excess: tuple[Int64, Int8, Int64], waits: Waits, queue: Int64
+) -> tuple[Int64, Int8, Int64]:  # fmt: skip
+    """The same, together no more than what each operation started later than is usual for its kind.
+
+    Gaps tell nothing of the time when the device was busy with another stream: where an operation started no sooner
+    than its call let it, although its stream and its events were ready, the call's whole excess counts.
+    """
+    order = np.lexsort((excess[1] == CODE["launch-call"], excess[0]))
+    operation, cause, ns = excess[0][order], excess[1][order], excess[2][order]
+    trace, start = operations.trace, operations.start
+    room = np.maximum(start - operations.launch_start - nominal.launch, 0)
+    before = np.cumsum(ns) - ns
+    before -= before[np.searchsorted(operation, operation)] if len(operation) else 0
+    ns = np.clip(room[operation] - before, 0, ns)
+    np.subtract.at(room, operation, ns)
+    is_copy = trace.kind[operations.row] == Kind.COPY
+    known = np.where(is_copy, CODE["copy-staging"], CODE["launch-call"]).astype(np.int8)
+    known[operation[::-1]] = cause[::-1]
+    noise = np.where(is_copy, STAGING_NS, nominal.explained_ns)
+    noise[operation] = max(nominal.queued_ns, nominal.event_ns)
+    ready = np.where(operations.previous != NONE, operations.end[operations.previous], trace.origin_ns)
+    np.maximum.at(ready, waits.waiter, operations.end[waits.source])
+    held = operations.first & (trace.end_ns[operations.launch] + nominal.launch >= start) & (start - ready > noise)
+    late = np.flatnonzero(held & (room > noise) & ~np.isin(operations.launch, queue))
+    return np.concatenate([operation, late]), np.concatenate([cause, known[late]]), np.concatenate([ns, room[late]])
+
+
+def _ended_before_launch(operations: Operations) -> Bool:
+    """[m] the operation before on the stream had ended when the launch call began."""
+    return np.asarray(operations.end[operations.previous] <= operations.launch_start, np.bool_)
