@@ -9,8 +9,8 @@ One character is 1 µs. On a `host` row (`host2` … are further threads) a run 
 same letter on a stream row (`s7`; `s7@1` lies on device 1) the operation it launched: the first run launches the first
 one, and so on. A capital letter, carried on with `=` or by itself, is a record of what the thread did: see RECORDS.
 `c>>` on a stream row is a copy. A row given twice is one row: what the second shows
-lies inside or beside what the first shows. `.` is nothing, and `|` on the `step` row begins a step. Lines below add what a drawing
-cannot show:
+lies inside or beside what the first shows. `.` is nothing, and `|` on the `step` row begins a step. Lines below add
+what a drawing cannot show:
 
     a: aten::mm [64,4096]x[4096,4096] bf16    the operator around the launch, with its shapes; `> NAME` names the kernel
     n: ncclDevKernel_AllReduce_Sum_bf16       the operation's name alone

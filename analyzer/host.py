@@ -302,7 +302,7 @@ def _sweep(
     for column, found in zip((parent, operator, frame, module), around, strict=True):
         known = np.flatnonzero(found != NONE)
         column[rows[known]] = rows[found[known]]
-    pieces = [start, end, row, what]
+    pieces: list[Any] = [start, end, row, what]
     del start, end, row, what, around
     for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back
         pieces[i] = column[:count].copy() if i != 2 else rows[column[:count]]
@@ -345,9 +345,10 @@ def sweep_nested(
                 deciding = -1
                 for level in range(1, len(stack)):
                     candidate = stack[level]
-                    if doing[candidate] <= enclosing and end[candidate] > now:
-                        if deciding == -1 or doing[candidate] < doing[deciding]:
-                            deciding = candidate
+                    if doing[candidate] > enclosing or end[candidate] <= now:
+                        continue
+                    if deciding == -1 or doing[candidate] < doing[deciding]:
+                        deciding = candidate
                 for level in range(1, len(stack)):
                     winner[level] = deciding
             if i >= n or end[top] < until:

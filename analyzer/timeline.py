@@ -14,9 +14,7 @@ from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
 
 # What a device operation does, in the order in which an instant with several of them is given away.
 COMPUTE, COMMUNICATION, FIRST_COPY = 0, 1, 2
-COPIES = tuple(
-    (direction, memory) for direction in DIRECTIONS for memory in ("pageable", "pinned", "")
-)
+COPIES = tuple((direction, memory) for direction in DIRECTIONS for memory in ("pageable", "pinned", ""))
 SET = FIRST_COPY + len(COPIES)
 
 

@@ -55,7 +55,7 @@ FIRST_OPERATION, LAST_OPERATION = Kind.KERNEL, Kind.SET
 class Sparse:
     """A column that few rows have: `rows` ascending, one value each."""
 
-    rows: Int64
+    rows: NDArray[np.signedinteger[Any]]
     values: NDArray[Any]
 
     def dense(self, n: int, missing: int = NONE) -> Int64:
@@ -194,7 +194,7 @@ class Trace:
 
     def label(self, row: int) -> str:
         """The row's name."""
-        return self.names[self.name_code[row]]
+        return self.names[int(self.name_code[row])]
 
     def text(self, row: int, argument: str) -> str | None:
         """A text argument of one row, None when it has none."""
@@ -224,9 +224,9 @@ class Trace:
                 "start_ns": self.start_ns,
                 "end_ns": self.end_ns,
                 "kind": pd.Categorical.from_codes(
-                    np.searchsorted([k.value for k in Kind], self.kind), [k.name.lower() for k in Kind]
+                    np.searchsorted([k.value for k in Kind], self.kind), pd.Index([k.name.lower() for k in Kind])
                 ),
-                "name": pd.Categorical.from_codes(self.name_code, list(self.names)),
+                "name": pd.Categorical.from_codes(self.name_code, pd.Index(self.names)),
                 "process": self.process,
                 "thread": self.thread,
                 "device": self.device,

@@ -37,8 +37,9 @@ def device(items: tuple[Item, ...] = ITEMS, **changes: Any) -> DeviceAdvice:
         idle_host_ns=ns("idle", "host"), idle_submitted_ns=ns("idle", "submitted"),
         idle_unlinked_ns=ns("idle", "unlinked"), communication_total_ns=ns("communication"), attribution=items,
         steps=STEPS, step_ns=50 * MS, kernels_by_name=(KernelTime("ampere_sgemm_128x64_tn", "gemm", 20, 50 * MS),),
-        copies=(CopyTime("HtoD pageable", 1, 6 * MS, 60_000_000),), launches=Launches(21, 21, 0, 0, 0, 0, (2_000, 9_000)), syncs=2,
-        blocking_copies=1, allocations=0, launch_latency_ns=6_000, queued_gap_ns=1_000,
+        copies=(CopyTime("HtoD pageable", 1, 6 * MS, 60_000_000),),
+        launches=Launches(21, 21, 0, 0, 0, 0, (2_000, 9_000)), syncs=2, blocking_copies=1, allocations=0,
+        launch_latency_ns=6_000, queued_gap_ns=1_000,
         operators=(OwnerTime("aten::mm", 20, 20, 50 * MS),),
         modules=(OwnerTime("Linear_0", 1, 10, 30 * MS), OwnerTime("Linear_1", 1, 10, 20 * MS)),
         gaps=(

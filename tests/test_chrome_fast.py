@@ -392,4 +392,6 @@ def test_compiled_code_holds_no_argument_names() -> None:
     compiled = [value for value in vars(scan).values() if hasattr(value, "py_func")]
     assert compiled
     for function in compiled:
-        assert not {"ALIASES", "ARGUMENTS", "INTEGERS", "TEXTS", "_ARGUMENT_KEYS"} & set(function.py_func.__code__.co_names)
+        assert not {"ALIASES", "ARGUMENTS", "INTEGERS", "TEXTS", "_ARGUMENT_KEYS"} & set(
+            function.py_func.__code__.co_names
+        )

@@ -63,8 +63,11 @@ def test_same_program_same_numbers(recipe: str, window: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_same_steps(recipe: str, tmp_path: Path) -> None:
     kineto, nsight = both(recipe, "steps", tmp_path)
-    of = lambda device: [(s["gpu_ns"], s["operations"], s["end_ns"] - s["start_ns"]) for s in device["steps"]]  # noqa: E731
-    assert of(nsight) == of(kineto)
+
+    def sizes(device: dict[str, Any]) -> list[tuple[int, int, int]]:
+        return [(s["gpu_ns"], s["operations"], s["end_ns"] - s["start_ns"]) for s in device["steps"]]
+
+    assert sizes(nsight) == sizes(kineto)
     assert [s["left_out"] is None for s in nsight["steps"]] == [s["left_out"] is None for s in kineto["steps"]]
 
 

@@ -12,9 +12,9 @@ from analyzer.advice import WhatIf
 from analyzer.attribution import CATEGORIES, Item
 from analyzer.report.terminal import bar, clean, clip, columns, encodable, wrapped
 from analyzer.report.text import GROUPS, LABELS, ms, render
-from analyzer.units import duration, size
 from analyzer.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
+from analyzer.units import duration, size
 from tests.advices import MS, advice, device, host
 
 

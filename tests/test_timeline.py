@@ -41,7 +41,10 @@ def test_each_device_of_each_process_has_one() -> None:
         (copy(0, 1, 0, "PtoP (Device -> Device)"), FIRST_COPY + COPIES.index(("PtoP", ""))),
         (copy(0, 1, 0, "DtoD (Device -> Device)"), FIRST_COPY + COPIES.index(("DtoD", ""))),
         ({**copy(0, 1), "name": "CopyDeviceToHost"}, FIRST_COPY + COPIES.index(("DtoH", ""))),
-        ({**copy(0, 1), "name": "ncclCopy"}, FIRST_COPY + COPIES.index(("unknown direction", ""))),  # a copy, whatever its name
+        (
+            {**copy(0, 1), "name": "ncclCopy"},
+            FIRST_COPY + COPIES.index(("unknown direction", "")),
+        ),  # a copy, whatever its name
         (memset(0, 1), SET),
     ],
 )

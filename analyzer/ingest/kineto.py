@@ -301,7 +301,10 @@ def _threads(
     present, first = present[present != NONE], first[present != NONE]
     place = np.full(max(len(pids) * len(tids), 1) + 1, NONE, np.int32)
     place[present] = np.arange(len(present), dtype=np.int32)
-    text = lambda code: strings[code] if code >= 0 else ""  # noqa: E731
+
+    def text(code: int) -> str:
+        return strings[code] if code >= 0 else ""
+
     threads = [
         Thread(int(process[row]), text(pid[row]), text(tid[row]), names.get((int(pid[row]), int(tid[row])), ""))
         for row in first.tolist()
@@ -325,14 +328,20 @@ def _memory(raw: RawEvents) -> Memory:
     named = _per_code(raw.name, raw.strings, lambda text: text == "[memory]", 0) == 1
     rows = np.flatnonzero(named & (raw.ts != MISSING))
     rows = rows[np.argsort(raw.ts[rows], kind="stable")]
-    column = lambda key: _column(raw, key)[rows]  # noqa: E731
+
+    def column(key: str) -> Int64:
+        return _column(raw, key)[rows]
+
+    def known(key: str) -> Int64:
+        values = column(key)
+        return np.where(values == MISSING, NONE, values)
+
     kind, ordinal = column("Device Type"), column("Device Id")
     device = np.where((kind == 0) | (ordinal == MISSING), NONE, ordinal)
-    known = lambda values: np.where(values == MISSING, NONE, values)  # noqa: E731
     size = column("Bytes")
     return Memory(
         raw.ts[rows], device.astype(np.int32), np.where(size == MISSING, 0, size),
-        known(column("Total Allocated")), known(column("Total Reserved")),
+        known("Total Allocated"), known("Total Reserved"),
     )  # fmt: skip
 
 
