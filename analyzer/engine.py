@@ -160,7 +160,8 @@ def distrust(study: Study) -> str | None:
     if trust.enough:
         return None
     return (
-        f"the unchanged replay is off by {trust.error:+.1%} and {trust.unexplained:.1%} of the wall rests on waits that "
+        f"the unchanged replay is off by {100 * trust.error:+.1f} % and {100 * trust.unexplained:.1f} % of the wall rests "
+        "on waits that "
         "nothing recorded explains: together more than 5 %, so no saving is shown"
     )
 
@@ -224,7 +225,9 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
         alone = {id(claim): applied.marginal(claim) for _, claim in priced}
         for rule, claim in priced:
             if alone[id(claim)][1] < WORTH * wall:
-                skipped.append(_skip(rule, study, f"it would save {alone[id(claim)][1] / wall:.1%} at most, below 1 %"))
+                skipped.append(
+                    _skip(rule, study, f"it would save {100 * alone[id(claim)][1] / wall:.1f} % at most, below 1 %")
+                )
         left = [pair for pair in priced if alone[id(pair[1])][1] >= WORTH * wall]
         adds = alone
         while left:

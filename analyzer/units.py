@@ -37,3 +37,8 @@ def size(count: int | None) -> str:
         if abs(count) >= one:
             return f"{count / one:,.2f} {unit}"
     return f"{count:,} B"
+
+
+def times(count: int) -> str:
+    """How often."""
+    return "once" if count == 1 else f"{count:,} times"

@@ -131,13 +131,13 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
     if len(again) and 0 < used < 1 - ROOM:
         time = int(lengths(study, again).sum())
         yield Claim(
-            message=f"Recomputing activations takes {time / wall:.1%} of the wall ({len(again):,} operations) while "
-            f"{1 - used:.0%} of the memory is free at the peak.",
+            message=f"Recomputing activations takes {100 * time / wall:.1f} % of the wall ({len(again):,} operations) while "
+            f"{100 * (1 - used):.0f} % of the memory is free at the peak.",
             ns=time,
             how="Checkpoint fewer layers, as many as the free memory holds, or use the memory for a larger batch.",
             fix=faster(
                 study, "activation-checkpointing", "activations kept", again, KEPT, 0.0,
-                assumes=(f"pessimistic: {KEPT:.0%} of the layers go on recomputing; optimistic: none",),
+                assumes=(f"pessimistic: {100 * KEPT:.0f} % of the layers go on recomputing; optimistic: none",),
             ),
             evidence=(of_operations(study, again),),
             formula=f"peak {used * memory / 1e9:.3g} GB of {memory / 1e9:.3g} GB",
@@ -147,11 +147,12 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
     calls = allocation_calls(study.timeline, study.window.start_ns, study.window.end_ns)
     if not len(again) and used > FULL and calls >= max(len(study.kept_steps), 1):
         yield Claim(
-            message=f"{used:.0%} of the memory is in use at the peak, and the allocator frees and allocates in the loop "
+            message=f"{100 * used:.0f} % of the memory is in use at the peak, and the allocator frees and allocates in the loop "
             f"({calls} calls).",
             ns=study.causes.get("allocator", 0),
             how="Would checkpointing some layers make room? It costs about "
-            f"{value('tvi-checkpoint-cost', 'extra_flop'):.0%} more arithmetic where all layers do it; a smaller batch is the "
+            f"{100 * value('tvi-checkpoint-cost', 'extra_flop'):.0f} % more arithmetic where all layers do it; a smaller "
+            "batch is the "
             "other way.",
             evidence=of_causes(study, "allocator"),
         )

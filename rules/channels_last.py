@@ -94,13 +94,14 @@ def channels_last(study: Study) -> Iterator[Claim]:
     if time < FROM * wall:
         return
     yield Claim(
-        message=f"{len(operations):,} conversions between channels-first and channels-last take {time / wall:.1%} of the wall "
+        message=f"{len(operations):,} conversions between channels-first and channels-last take {100 * time / wall:.1f} % "
+        "of the wall "
         f"({duration(time)}).",
         ns=time,
         how="Keep model and inputs in torch.channels_last, and look for .contiguous() calls that force the other order.",
         fix=faster(
             study, "channels-last", "tensors kept in channels-last", operations, KEPT, 0.0,
-            assumes=(f"pessimistic: {KEPT:.0%} of the conversions stay; faster convolutions are not counted",),
+            assumes=(f"pessimistic: {100 * KEPT:.0f} % of the conversions stay; faster convolutions are not counted",),
         ),
         evidence=(of_operations(study, operations),),
         formula="time of the conversion kernels",

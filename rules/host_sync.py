@@ -1,13 +1,23 @@
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import numpy as np
+
+from analyzer.attribution import CODE
+from analyzer.changes import Change, synchronisations, without_waits
 from analyzer.evidence import of_rows
 from analyzer.facts import value
-from analyzer.fixes import FIXES
+from analyzer.fixes import FIXES, plain_synchronisations
+from analyzer.graph import Graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.summary import user_line
+from analyzer.trace import NONE, Bool, Int64
+from analyzer.units import share, times
 
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
+MEASURES = re.compile(r"profil|bench|timeit|timing|timer|measure|stopwatch", re.I)  # in the line of who measures
 
 
 @rule(
@@ -64,6 +74,24 @@ FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only 
         repeat: 4
         scale: 10us
         """,
+        # A harness waits for the device between two steps: nothing of either step is launched on its other side.
+        """
+        step |.................
+        host ..abcS=======PPPP
+        s7   ...aaabbbccc.....
+        repeat: 4
+        scale: 100us
+        """,
+        # The profiler's own, in the middle of what it records.
+        """
+        step |.........................
+        host PPPPPPPPPPPPPPPPPPPPPPPPPP
+        host aS====.....bS====......c..
+        s7   .aaaa.......bbbb.......cc.
+        P: tools/profiling.py(34): run_profiler
+        repeat: 4
+        scale: 100us
+        """,
     ),
 )
 def host_sync(study: Study) -> Iterator[Claim]:
@@ -81,32 +109,70 @@ def host_sync(study: Study) -> Iterator[Claim]:
     device.
 
     When it must not fire: a wait for running work with more work queued behind it, however long. Only drained and refilled
-    time counts, never the length of the call.
+    time counts, never the length of the call. Nor on who measures: a synchronisation from a file or function named for
+    profiling, benchmarking or timing, or between two steps, with no launch of either on its other side, reading nothing.
     """
     window, attribution, trace = study.window, study.attribution, study.trace
-    items = attribution.partition(window.start_ns, window.end_ns)
-    lost = sum(item.ns for item in items if item.cause == "host-sync" and item.detail != "blocking copy")
+    blocking, pieces = attribution.blocking, attribution.pieces
+    measuring = blocking.row[~blocking.is_copy & _measures(study, blocking.row)]
+    left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
+    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
+    mine = (pieces.cause == CODE["host-sync"]) & (ns > 0) & ~np.isin(pieces.row, left_out)
+    lost = int(ns[mine].sum())
     if lost < FROM * window.wall_ns:
         return
-    blocking = attribution.blocking
     ends = trace.end_ns[blocking.row]
-    rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~blocking.is_copy]
+    rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~np.isin(blocking.row, left_out)]
     if not len(rows):
         return
     evidence = of_rows(study, rows)
     operator = int(study.timeline.host.operator[rows[0]])
     inside = f" in {trace.label(operator)}" if operator >= 0 else ""
-    steps = max(study.repetition.count, 1)
+    steps = study.repetition.count
+    rate = f", {len(rows) / steps:.3g} a step," if steps > 1 else ""
     yield Claim(
-        message=f"{len(rows):,} synchronisations ({evidence.what}{inside}), {len(rows) / steps:.3g} a step, "
-        f"leave the GPU without work "
+        message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
         f"for {share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.2f} ms).",
         ns=lost,
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
-        fix=FIXES["host-sync"],
+        fix=replace(
+            FIXES["host-sync"],
+            low=_without(plain_synchronisations, measuring),
+            high=_without(synchronisations, measuring),
+        ),
         wait=True,
         evidence=(evidence,),
         formula=f"idle time inside the calls and until the queue is refilled, {lost / 1e6:,.3f} ms; a serial part of 1 % alone "
         f"limits 64 GPUs to {value('ai-serial-fraction', 's1'):g} times one",
     )
+
+
+def _without(which: Callable[[Graph], Int64], stay: Int64) -> Change:
+    """These synchronisations are gone, but for those that stay."""
+
+    def change(graph: Graph) -> Graph:
+        return without_waits(np.setdiff1d(which(graph), stay).tolist())(graph)
+
+    return change
+
+
+def _measures(study: Study, rows: Int64) -> Bool:
+    """[k] the call belongs to a profiler or a timing harness: by its line of Python, or by its place between steps."""
+    timeline, trace = study.timeline, study.trace
+    frames, which = np.unique(timeline.host.frame[rows], return_inverse=True)
+    lines = [user_line(timeline, frame) for frame in frames.tolist()]
+    named = np.array([MEASURES.search(line) is not None for line in lines], np.bool_)[which]
+    linked = np.flatnonzero(timeline.linked)
+    step = study.of_step[linked].astype(np.int64)
+    if not (step != NONE).any():  # without steps the window is one
+        step = np.where(np.isin(linked, study.operations), 0, NONE)
+    launched = trace.start_ns[timeline.launch[linked]]
+    order = np.argsort(launched, kind="stable")
+    launched, step = launched[order], step[order]
+    after = np.searchsorted(launched, trace.start_ns[rows])
+    last, following = np.append(step, NONE)[after - 1], np.append(step, NONE)[after]
+    last = np.where(after == 0, NONE, last)
+    reads = timeline.host.operator[rows] != NONE  # .item() and the like: what waits inside an operator wants the value
+    reads |= np.isin(rows, np.setdiff1d(rows, plain_synchronisations(study.graph)))
+    return np.asarray(named | ((last != following) & ~reads), np.bool_)

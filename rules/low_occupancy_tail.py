@@ -124,8 +124,8 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
     ]
     worst = on[names == sums[0][1]][0]
     yield Claim(
-        message=f"As much as {lost.sum() / wall:.1%} of the wall goes to last waves that do not fill the device, most in "
-        f"{', '.join(f'{readable(study.trace.names[code])} ({ns / wall:.1%})' for ns, code in sums)}.",
+        message=f"As much as {100 * lost.sum() / wall:.1f} % of the wall goes to last waves that do not fill the device, most in "
+        f"{', '.join(f'{readable(study.trace.names[code])} ({100 * ns / wall:.1f} %)' for ns, code in sums)}.",
         ns=int(lost.sum()),
         how="Choose sizes that fill whole waves, smaller tiles or split-K; run independent small kernels side by side.",
         fix=faster(
@@ -133,7 +133,8 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
             assumes=("pessimistic: blocks of unlike length fill the last wave already; optimistic: all are equally long",),
         ),
         evidence=(of_operations(study, on[names == sums[0][1]]),),
-        formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {idle[worst]:.0%} of its time "
+        formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {100 * idle[worst]:.0f} % "
+        "of its time "
         "lost to idle SMs",
         grade="modelled",
         doubts=("that all blocks of a kernel take equally long is assumed",),

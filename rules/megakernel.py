@@ -144,9 +144,9 @@ def megakernel(study: Study) -> Iterator[Claim]:
         assumes=("pessimistic: only the gaps go; optimistic: also last waves and ramps", "the megakernel is as fast in between"),
     )  # fmt: skip
     claim = Claim(
-        message=f"{lost / decode.ns:.0%} of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
+        message=f"{100 * lost / decode.ns:.0f} % of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
         f"({duration(int(gaps.sum()))}) and to their ends ({duration(int(ends.sum()))})"
-        + (f"; {decode.reach:.0%} of the bandwidth is used." if decode.reach is not None else "."),
+        + (f"; {100 * decode.reach:.0f} % of the bandwidth is used." if decode.reach is not None else "."),
         ns=lost,
         how="If one user's latency counts and the model has one, try a megakernel; otherwise fuse into fewer kernels.",
         evidence=(of_operations(study, nodes, "kernels inside graph replays"),),
@@ -161,7 +161,7 @@ def megakernel(study: Study) -> Iterator[Claim]:
     yield replace(
         claim, fix=fix, at_most_ns=max(int(decode.ns - best), 0),
         formula=f"{claim.formula}, and never below the floor of {decode.floor_ns / 1e6:.3g} ms a pass over "
-        f"{value('tvi-bw-megakernel', 'mbu'):.0%}, what the best published one reached",
+        f"{100 * value('tvi-bw-megakernel', 'mbu'):.0f} %, what the best published one reached",
     )  # fmt: skip
 
 

@@ -103,7 +103,8 @@ def speculative_decoding(study: Study) -> Iterator[Claim]:
     low, high = speculation(DRAFTS, few, dear), speculation(DRAFTS, many, cheap)
     tokens = [expected_tokens(DRAFTS, acceptance) for acceptance in (few, many)]
     yield Claim(
-        message=f"A pass uses {reach:.0%} of the bandwidth for {rows:g} row{'s' * (rows != 1)}; verifying {DRAFTS} drafted "
+        message=f"A pass uses {100 * reach:.0f} % of the bandwidth for {rows:g} row{'s' * (rows != 1)}; verifying "
+        f"{DRAFTS} drafted "
         f"tokens would make {tokens[0]:.2f} to {tokens[1]:.2f} tokens of each pass, {low:.1f} to {high:.1f} times as many a "
         "second.",
         ns=decode.ns,

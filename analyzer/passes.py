@@ -1,0 +1,73 @@
+"""Which operations belong to backward passes, and what the collectives of a training step reduce."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from analyzer.collectives import at_rows, collectives, dtype_bytes
+from analyzer.run import Collectives
+from analyzer.study import Study
+from analyzer.timeline import COMMUNICATION
+from analyzer.trace import NONE, Bool, Int64
+
+BACKWARD = re.compile(
+    r"autograd::engine::evaluate_function|(?:torch::autograd::)?\w+Backward\d*$|torch::autograd::AccumulateGrad"
+)
+
+
+def in_backward(study: Study, operations: Int64) -> Bool:
+    """[k] launched by autograd's engine."""
+    trace, timeline, host = study.trace, study.timeline, study.timeline.host
+    backward = np.array([BACKWARD.match(name) is not None for name in trace.names], np.bool_)
+    calls, which = np.unique(timeline.launch[operations], return_inverse=True)
+    found = np.zeros(len(calls), np.bool_)
+    at = np.where(calls == NONE, NONE, host.parent[calls]).astype(np.int64)
+    while len(up := np.flatnonzero((at != NONE) & ~found)):
+        found[up] = backward[trace.name_code[at[up]]]
+        at[up] = host.parent[at[up]]
+    return np.asarray(found[which.reshape(-1)], np.bool_)
+
+
+def communicating(study: Study) -> tuple[Int64, Collectives, Int64]:
+    """The window's collectives: their operations (index into the timeline), all collectives, and which of those they are."""
+    found, _ = collectives(study, len(study.timeline.row))
+    timeline = study.timeline
+    at = np.flatnonzero((timeline.does == COMMUNICATION) & (timeline.end > timeline.start))
+    at = at[np.argsort(timeline.start[at], kind="stable")]
+    mine = np.flatnonzero(found.inside)
+    return at[mine], found, mine
+
+
+def kinds_of(found: Collectives, which: Int64) -> list[str]:
+    """What each of these collectives is."""
+    return [found.keys[key][1] for key in found.key[which].tolist()]
+
+
+def shards(kinds: list[str]) -> bool:
+    """Gathers or scatters among them: weights or states are sharded already."""
+    return bool({"allgather", "reducescatter"} & set(kinds))
+
+
+def gradient_bytes(study: Study, on: Int64, found: Collectives, which: Int64) -> tuple[float, int, Int64]:
+    """Bytes that the all-reduces of one step carry (0 not recorded), bytes of a number, and their operations."""
+    reduces = np.array([kind == "allreduce" for kind in kinds_of(found, which)], np.bool_)
+    on, sizes = on[reduces], found.bytes[which[reduces]]
+    known = sizes > 0
+    if not known.any():
+        return 0.0, 0, on
+    steps = max(len(study.kept_steps), 1)
+    return float(sizes[known].sum()) / steps, _width(study, on[known]), on
+
+
+def _width(study: Study, on: Int64) -> int:
+    """Bytes of a number in these collectives; 4 where nothing tells."""
+    timeline, trace = study.timeline, study.trace
+    codes = at_rows(trace.texts.get("dtype"), timeline.row[on])
+    told = [dtype_bytes(trace.strings[code]) for code in np.unique(codes[codes != NONE]).tolist()]
+    launches = timeline.launch[on]
+    parents = timeline.host.parent[launches[launches != NONE]]
+    types = at_rows(trace.texts.get("Input type"), np.unique(parents[parents != NONE]).astype(np.int64))
+    told += [dtype_bytes(trace.strings[code]) for code in types[types != NONE].tolist()]
+    return max((width for width in told if width > 0), default=4)
