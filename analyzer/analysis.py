@@ -11,6 +11,7 @@ import numpy as np
 
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
 from analyzer.attribution import Item
+from analyzer.device_timeline import Timeline
 from analyzer.digest import budget, summarise
 from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
@@ -39,7 +40,6 @@ from analyzer.summary import (
     operators,
     sync_calls,
 )
-from analyzer.timeline import Timeline
 from analyzer.trace import Int64, Kind, Note, Trace
 from analyzer.verdict import verdict
 from analyzer.window import Step, marker_rows, parse_span, period_ns
@@ -109,7 +109,7 @@ def examine(
         devices=tuple(devices),
         host=host,
         memory=memory,
-        verdict=verdict(devices, host, merged),
+        verdict=verdict(devices, host, merged, run),
         health=merged,
         what_if=tuple(_what_if(study, wanted) for study in looked_at) if wanted else (),
         phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
@@ -145,7 +145,7 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         devices=devices,
         host=host,
         memory=tuple(use for advice in advices for use in advice.memory),
-        verdict=verdict(devices, host, merged),
+        verdict=verdict(devices, host, merged, run),
         health=merged,
         what_if=tuple(what for advice in advices for what in advice.what_if),
         findings=tuple(finding for advice in advices for finding in advice.findings),

@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from analyzer import compiled
-from analyzer.host import Doing, Host, Segments
-from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder, union
-from analyzer.timeline import (
+from analyzer.device_timeline import (
     COMMUNICATION,
     COMPUTE,
     COPIES,
@@ -34,6 +32,8 @@ from analyzer.timeline import (
     blocking_calls,
     exposed,
 )
+from analyzer.host import Doing, Host, Segments
+from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder, union
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind
 
 CATEGORIES = {

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.costs import Costs
+from analyzer.device_timeline import Timeline
 from analyzer.facts import read_data
 from analyzer.hardware import Hardware
-from analyzer.timeline import Timeline
 from analyzer.trace import NONE
 
 LIGHT = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction", "generated"})

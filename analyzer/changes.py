@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from analyzer.attribution import CODE, GENERIC
+from analyzer.device_timeline import COMMUNICATION
 from analyzer.graph import Edge, Graph, Point
 from analyzer.intervals import ascending
-from analyzer.timeline import COMMUNICATION
 from analyzer.trace import NONE, Bool, Int64
 
 Change = Callable[[Graph], Graph]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 
 from analyzer.attribution import IDLE
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, covered
 from analyzer.intervals import Intervals, union
 from analyzer.run import PHASES, Collectives
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION, COMPUTE, covered
 from analyzer.trace import NONE, Int64, Sparse, Trace
 
 KINDS = (

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from analyzer import formulas as f
 from analyzer import traffic as t
+from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.formulas import Cost
 from analyzer.kernels import kernel_class
 from analyzer.lookup import distinct_rows, numbered, values_of
 from analyzer.shapes import Call, read_call
-from analyzer.timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Int32, Int64
 
 Formula = Callable[[Call], Cost | None]

@@ -10,8 +10,8 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.attribution import IDLE
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
 from analyzer.graph import Edge, Graph, Point
-from analyzer.timeline import COMMUNICATION, COMPUTE, SET
 from analyzer.trace import NONE, Int64
 from analyzer.window import Window
 

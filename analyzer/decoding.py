@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, is_graph_launch
 from analyzer.efficiency import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes
 from analyzer.facts import value
 from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
 from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION, COMPUTE, is_graph_launch
 from analyzer.trace import Bool, Int64, Kind
 from analyzer.units import duration
 

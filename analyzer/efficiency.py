@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.costs import OWN_CLASSES
+from analyzer.device_timeline import COMPUTE
 from analyzer.facts import span
 from analyzer.inkernel import InKernel
 from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
 from analyzer.lookup import numbered
 from analyzer.phase import DECODE, Phase
-from analyzer.timeline import COMPUTE
 from analyzer.trace import Int64
 
 ENOUGH = 0.5  # of the matrix kernels' time must have known work; below, an MFU would say little

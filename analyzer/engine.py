@@ -161,8 +161,7 @@ def distrust(study: Study) -> str | None:
         return None
     return (
         f"the unchanged replay is off by {100 * trust.error:+.1f} % and {100 * trust.unexplained:.1f} % of the wall rests "
-        "on waits that "
-        "nothing recorded explains: together more than 5 %, so no saving is shown"
+        "on waits that nothing recorded explains: together more than 5 %, so no saving is shown"
     )
 
 
@@ -295,7 +294,7 @@ def _finding(
     rank = study.process.rank
     return Finding(
         rule=rule.id,
-        title=rule.title,
+        title=claim.title or rule.title,
         message=claim.message,
         file=study.trace.name,
         rank=rank if rank is not None else study.trace.rank,

@@ -23,10 +23,10 @@ from analyzer.changes import (
     without_host,
     without_waits,
 )
+from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
 from analyzer.graph import Graph
 from analyzer.host import Doing
 from analyzer.replay import replay, wall_ns
-from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
 from analyzer.trace import NONE, Int64, Kind
 from analyzer.window import Window
 
@@ -145,7 +145,7 @@ def _refuses_graphs(graph: Graph) -> str | None:
 
 
 def operations_of(graph: Graph, *classes: int) -> Int64:
-    """Operations (index into the graph's) of these classes of `analyzer.timeline`."""
+    """Operations (index into the graph's) of these classes of `analyzer.device_timeline`."""
     rows = np.concatenate([t.row[np.isin(t.does, classes)] for t in graph.timelines])
     return np.flatnonzero(np.isin(graph.row, rows))
 

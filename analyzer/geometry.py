@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.device_timeline import Timeline
 from analyzer.facts import read_data
 from analyzer.lookup import distinct_rows, values_of
-from analyzer.timeline import Timeline
 from analyzer.trace import NONE, Device, Int64, Trace
 
 Floats = NDArray[np.float64]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
+from analyzer.device_timeline import COMMUNICATION, Timeline
 from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
-from analyzer.timeline import COMMUNICATION, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
 from analyzer.window import Step, Window, marker_rows
 

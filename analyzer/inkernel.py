@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from analyzer.calibration import attainable_bandwidth, ramps
 from analyzer.costs import Costs, operation_costs
+from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.facts import read_data
 from analyzer.geometry import Tails, tails
 from analyzer.hardware import Hardware
 from analyzer.lookup import values_at
 from analyzer.sharing import shares
-from analyzer.timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Device, Int64
 
 CAUSES = ("ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled")

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from analyzer.collectives import at_rows, collectives, dtype_bytes
+from analyzer.device_timeline import COMMUNICATION
 from analyzer.run import Collectives
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION
 from analyzer.trace import NONE, Bool, Int64
 
 BACKWARD = re.compile(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.costs import Costs
-from analyzer.timeline import COMPUTE, Timeline
+from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.trace import NONE, Bool, Int64, Kind
 
 TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"

@@ -16,6 +16,7 @@ from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.changes import Change, scaled, without_host
 from analyzer.collectives import PHASE_OF
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET
 from analyzer.fixes import FIXES, operations_of
 from analyzer.graph import Graph, Point
 from analyzer.matching import match
@@ -23,7 +24,6 @@ from analyzer.ranks import Numbered, number
 from analyzer.replay import TRUSTED, Replay, moved
 from analyzer.run import PHASES, Overlap, RankSummary, Run, Straggler
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET
 from analyzer.trace import NONE, Int64
 
 MOST_MEETINGS = 20_000  # ranks times collectives; beyond it the arrivals alone tell

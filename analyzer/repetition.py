@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.timeline import Timeline
+from analyzer.device_timeline import Timeline
 from analyzer.trace import NONE, Int64
 
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance

@@ -68,6 +68,8 @@ class Claim:
     """About a particular wait of the host: a loader, a synchronisation, an allocation."""
     first: bool = False
     """To be read before any saving: the trace itself is doubtful."""
+    title: str = ""
+    """A headline of its own, where a rule says several things; else the rule's."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from analyzer.attribution import START_UP, SUBMITTED, Attribution, attribute
 from analyzer.critical import CriticalPath, critical_path
+from analyzer.device_timeline import Timeline, timelines
 from analyzer.engines import Use, uses
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import Fix, Saving, saving
@@ -24,7 +25,6 @@ from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
 from analyzer.run import Run
 from analyzer.summary import inside
-from analyzer.timeline import Timeline, timelines
 from analyzer.trace import Device, Int64, Note, Process, Trace
 from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.attribution import IDLE, SIDES, Attribution
+from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
 from analyzer.host import LAUNCH, Doing
 from analyzer.kernels import kernel_class, readable
-from analyzer.timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
 from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
 
 FRAMEWORK_PATH = re.compile(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from analyzer.advice import DeviceAdvice, HostAdvice
 from analyzer.attribution import Item
+from analyzer.run import RankRow, Run
 from analyzer.trace import Note
 from analyzer.units import duration, share
 
@@ -57,18 +58,21 @@ FIRST_WORDS = ("unrecorded-graph-nodes", "cut")  # what the trace lacks comes be
 LACKING = 0.2  # … when so much of the wall is unexplained
 
 
-def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note]) -> str:
+def verdict(
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note], run: Run | None = None
+) -> str:
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
     if not devices:
         span = host.end_ns - host.start_ns if host else 0
         return f"No GPU work was recorded in these {duration(span)}; what follows is the host's side alone."
-    device = focus(devices)
+    device = focus(devices, run)
     missing = next((note for note in health if note.code in FIRST_WORDS), None)
     if missing is not None and device.ns_of("device-unknown") > LACKING * device.wall_ns:
         return f"Not all GPU work was recorded: {missing.message.split(';')[0].rstrip('.')}."
     busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
     if len(devices) > 1:
-        busy = f"{where(device)}: {busy}"
+        late = ", which the other ranks wait for" if run and late_row(device, run) else ""
+        busy = f"{where(device)}{late}: {busy}"
     loss = largest_loss(device)
     if loss is None:
         return f"{busy}: nothing but kernels and copies to speak of."
@@ -84,15 +88,27 @@ def verdict(devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Se
     return f"{busy}; the largest loss is {loss_in_words}."
 
 
-def focus(devices: Sequence[DeviceAdvice]) -> DeviceAdvice:
-    """The device to look at first: of those with about the longest wall, the one that loses most.
+def focus(devices: Sequence[DeviceAdvice], run: Run | None = None) -> DeviceAdvice:
+    """The device to look at first: the rank that the others wait for; else, of those with about the longest wall, the one
+    that loses most.
 
     Communication is no loss here: a rank that waits for a slower one spends the wait in its collectives, and the slower
     one is to be looked at.
     """
+    for device in devices:
+        if run and late_row(device, run):
+            return device
     longest = max(device.wall_ns for device in devices)
     alike = [device for device in devices if device.wall_ns >= ALIKE * longest]
     return max(alike, key=lambda device: device.wall_ns - device.compute_ns - device.communication_ns)
+
+
+def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
+    """The device's row where it is the rank that the others wait for most."""
+    if not run.stragglers:
+        return None
+    key = (device.file, device.process, device.device)
+    return next((r for r in run.rows if r.rank == run.slowest and (r.file, r.process, r.device) == key), None)
 
 
 def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:

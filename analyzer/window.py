@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from analyzer.device_timeline import Timeline
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.host import ENGINE_STEP, STEP
-from analyzer.timeline import Timeline
 from analyzer.trace import NONE, Int64, Kind, Trace
 
 # A family of markers is used alone: the first one that marks device work.

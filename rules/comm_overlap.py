@@ -2,17 +2,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import FIXES
 from analyzer.intervals import clip, total
 from analyzer.rule import Claim, Evidence, rule
+from analyzer.run import RankRow, Run
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
-LATE = 0.7  # a rank that communicates less than this part of the others' median comes last to the collectives
+
+PHASES_IN_WORDS = {
+    "dataloader": "loading data", "compute": "its kernels", "communication": "other communication", "copies": "copies",
+    "host": "launching and other host work", "stalls": "allocating, loading or compiling", "profiler": "the profiler",
+    "unknown": "what was not recorded",
+}  # fmt: skip
 
 
 @rule(
@@ -97,19 +103,22 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     mine = study.operations[timeline.does[study.operations] == COMMUNICATION]
     whole = _communication_ns(study)
     low, high = span("tvi-share-communication", "share")
+    row = _row(study)
+    moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
         message=f"{len(mine):,} collectives run for {whole / 1e6:,.2f} ms, of which {lost / 1e6:,.2f} ms "
         f"({share(lost, window.wall_ns)} of the wall) nothing hides; {100 * low:.0f} % to "
-        f"{100 * high:.0f} % is usual in training.",
-        ns=lost,
+        f"{100 * high:.0f} % is usual in training." + (f" Bytes move in {moving / 1e6:,.2f} ms of it." if row else ""),
+        ns=moving,
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",
         fix=FIXES["communication-overlap"],
         evidence=(of_operations(study, mine),),
         formula=f"exposed {lost / 1e6:,.3f} ms of {whole / 1e6:,.3f} ms; a ring moves 2 (n-1)/n of the bytes over the link",
-        at_most_ns=lost,
+        at_most_ns=moving,
     )
-    yield _ranks(study, mine, lost)
+    longest = of_operations(study, mine[np.argsort(-(timeline.end - timeline.start)[mine])[:1]])
+    yield _late(study.run, row, longest) if study.run and row else _question(lost, longest)
 
 
 def _communication_ns(study: Study) -> int:
@@ -117,38 +126,56 @@ def _communication_ns(study: Study) -> int:
     return total(clip(timeline.union_of(timeline.does == COMMUNICATION), window.start_ns, window.end_ns))
 
 
-def _ranks(study: Study, mine: np.ndarray[tuple[int], np.dtype[np.int64]], lost: int) -> Claim:
-    """Whether the time is travel or waiting for a rank that comes late: several ranks tell, one cannot."""
-    longest = mine[np.argsort(-(study.timeline.end - study.timeline.start)[mine])[:1]]
-    evidence: tuple[Evidence, ...] = (of_operations(study, longest),)
-    ranks = {peer.process.rank if peer.process.rank is not None else peer.trace.rank: peer for peer in study.peers}
-    if len(ranks) < 2:
-        return Claim(
-            message=f"Is it the network, or does another rank come late? A collective's {lost / 1e6:,.2f} ms hold the wait for "
-            "the slowest rank, and one rank's trace cannot tell the two apart.",
-            ns=lost,
-            how="Record all ranks of the same step and give them together: advise FOLDER.",
-            evidence=evidence,
-            formula="a rank's collective = its transfer + the wait until the last rank has begun it",
-            unpriced="a question: it needs the traces of several ranks",
-        )
-    spent = {rank: _communication_ns(peer) for rank, peer in ranks.items()}
-    last = min(spent, key=lambda rank: spent[rank])
-    others = float(np.median([ns for rank, ns in spent.items() if rank != last]))
-    late = spent[last] < LATE * others
+def _row(study: Study) -> RankRow | None:
+    """This device among the ranks of its run, where their collectives could be matched."""
+    if study.run is None or not study.run.matched:
+        return None
+    key = (study.trace.name, study.process.pid, study.timeline.device)
+    return next((row for row in study.run.rows if (row.file, row.process, row.device) == key), None)
+
+
+def _question(lost: int, longest: Evidence) -> Claim:
+    """Travel or waiting for a rank that comes late: several ranks tell, one cannot."""
     return Claim(
-        message=f"Of {len(ranks)} ranks, rank {last} communicates least, {spent[last] / 1e6:,.2f} ms against "
-        f"{others / 1e6:,.2f} ms "
-        + (
-            "(median of the others): it comes last, and the others wait for it."
-            if late
-            else "(median): no rank stands out."
-        ),
+        title="Moving bytes, or waiting for another rank?",
+        message=f"Is it the network, or does another rank come late? A collective's {lost / 1e6:,.2f} ms hold the wait for "
+        "the slowest rank, and one rank's trace cannot tell the two apart.",
         ns=lost,
-        how=f"Look at what rank {last} does before its collectives: its own work decides when the others may go on."
-        if late
-        else "The collectives themselves are what takes the time: look at their size and at the links.",
-        evidence=evidence,
-        formula=f"the last rank waits for nobody: its {spent[last] / 1e6:,.3f} ms are the transfer",
-        unpriced="a question: which rank's work can be made shorter is not in this rank's timeline",
+        how="Record all ranks of the same step and give them together: advise FOLDER.",
+        evidence=(longest,),
+        formula="a rank's collective = its transfer + the wait until the last rank has begun it",
+        unpriced="a question: it needs the traces of several ranks",
+    )
+
+
+def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
+    """Whom this rank waits for, or that the others wait for it."""
+    found = run.stragglers[0] if run.stragglers else None
+    split = f"Of its exposed communication rank {row.rank} waits {duration(row.waiting_ns)} for others to come and moves bytes "
+    split += f"for {duration(row.moving_ns)}."
+    formula = f"waiting {row.waiting_ns / 1e6:,.3f} ms + moving {row.moving_ns / 1e6:,.3f} ms"
+    formula += f", from the arrivals of {len(run.rows)} ranks"
+    if found is None:
+        return Claim(
+            title="Waiting for other ranks",
+            message=f"{split} No rank keeps the others waiting for more than 1 % of the wall: they take turns.",
+            ns=row.waiting_ns,
+            how="Even out what varies from step to step: sizes of batches, input, garbage collection.",
+            evidence=(longest,),
+            formula=formula,
+            unpriced="a question: whose work could be made even is not in this rank's timeline",
+        )
+    one, itself = len(found.ranks) == 1, row.rank in found.ranks
+    who = f"rank {found.ranks[0]}" if one else f"ranks {', '.join(map(str, found.ranks[:8]))}"
+    longer = f"; what takes {'it' if one else 'them'} longer is {PHASES_IN_WORDS[found.phase]}" if found.phase else ""
+    return Claim(
+        title="The other ranks wait for this one" if itself else "Waiting for a rank that comes late",
+        message=f"{split} {who.capitalize()} {'comes' if one else 'come'} last to {found.times:,} of {found.of:,} collectives, "
+        f"which begin {duration(found.cost_ns)} later for {'it' if one else 'them'}{longer}.",
+        ns=max(row.waiting_ns, found.cost_ns if itself else 0),
+        how=f"Look at what {who} {'does' if one else 'do'} before the collectives (--rank {found.ranks[0]}): the findings there are "
+        "those that shorten the whole job.",
+        evidence=(longest,),
+        formula=formula,
+        unpriced="what the whole job gains stands with the ranks: no change of this rank's own timeline gives it",
     )

@@ -4,11 +4,11 @@ import numpy as np
 
 from analyzer.changes import scaled
 from analyzer.collectives import kind_of
+from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
 from analyzer.fixes import Fix
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION
 from analyzer.units import share
 
 SHORT_NS = 60_000  # 8 MB take about this long over NVLink; a shorter all-reduce is mostly latency

@@ -2,12 +2,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.device_timeline import COPIES, FIRST_COPY
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.timeline import COPIES, FIRST_COPY
 from analyzer.units import share
 
 FROM = 0.01  # of the wall

@@ -2,12 +2,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.device_timeline import COMPUTE
 from analyzer.evidence import of_operations
 from analyzer.kernels import readable
 from analyzer.pricing import faster, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.timeline import COMPUTE
 
 FROM = 0.05  # of the wall that idle SMs of last waves cost: the model is a bound, the truth may be half of it
 FILLED = 0.8  # of the device's places that a kernel's blocks fill: better filled ones are no tail

@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.collectives import POINT_TO_POINT, collectives
+from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION
 from analyzer.units import share
 
 FROM = 0.10  # of the wall in exchanges that nothing hides; a bubble of 16 microbatches in 3 stages is 11 %

@@ -5,13 +5,13 @@ import numpy as np
 from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.collectives import bus_factor
+from analyzer.device_timeline import COPIES, FIRST_COPY
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import Fix
 from analyzer.passes import communicating, in_backward, kinds_of
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.timeline import COPIES, FIRST_COPY
 from analyzer.trace import NONE, Int64
 from analyzer.units import share, size
 

@@ -18,11 +18,11 @@ from typing import Any
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.analysis import advise_traces
 from analyzer.attribution import Attribution, attribute
+from analyzer.device_timeline import Timeline, timelines
 from analyzer.host import read_host
 from analyzer.ingest.chrome import parse
 from analyzer.ingest.kineto import to_trace
 from analyzer.study import Request
-from analyzer.timeline import Timeline, timelines
 from analyzer.trace import Trace
 
 Event = dict[str, Any]

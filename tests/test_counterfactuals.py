@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from analyzer.changes import Change, Region, captured, regions, scaled, together, without_host, without_waits
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, FIRST_COPY, SET
 from analyzer.fixes import FIXES, copies_of, operations_of, saving
 from analyzer.graph import Graph
 from analyzer.replay import replay, wall_ns
 from analyzer.study import Study
-from analyzer.timeline import COMMUNICATION, COMPUTE, FIRST_COPY, SET
 from tests.programs import span_ns, studied
 from traces import recipe
 from traces.program import Program

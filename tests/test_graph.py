@@ -11,11 +11,11 @@ import pytest
 from analyzer.analysis import advise_traces
 from analyzer.attribution import attribute
 from analyzer.changes import Change, scaled, without_host, without_waits
+from analyzer.device_timeline import timelines
 from analyzer.graph import Edge, Graph, Point
 from analyzer.graph.build import build_graph
 from analyzer.host import read_host
 from analyzer.replay import replay
-from analyzer.timeline import timelines
 from tests.build import Event, Time, annotation, call, copy, event, kernel, op, step, sync, trace
 from tests.build import frame as python_frame
 

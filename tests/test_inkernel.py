@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.device_timeline import COMPUTE, Timeline, exposed, timelines
 from analyzer.hardware import find, hardware
 from analyzer.host import read_host
 from analyzer.ingest import read
@@ -16,7 +17,6 @@ from analyzer.inkernel import CAUSES, InKernel, device_of, split_compute
 from analyzer.intervals import total, union
 from analyzer.roofline import roofline
 from analyzer.sharing import shares
-from analyzer.timeline import COMPUTE, Timeline, exposed, timelines
 from tests.build import call, copy, kernel, op, timeline, timeline_of, trace
 
 BF16 = "c10::BFloat16"

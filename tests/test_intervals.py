@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analyzer.device_timeline import covered
 from analyzer.intervals import (
     Intervals,
     clip,
@@ -17,7 +18,6 @@ from analyzer.intervals import (
     total,
     union,
 )
-from analyzer.timeline import covered
 
 LAST = 40
 pairs = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1])), max_size=8)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from analyzer.costs import operation_costs
+from analyzer.device_timeline import Timeline, timelines
 from analyzer.host import read_host
 from analyzer.ingest import read
 from analyzer.phase import DECODE, MIXED, PREFILL, TRAINING, UNKNOWN, Phase, detect, read_annotation
-from analyzer.timeline import Timeline, timelines
 from analyzer.window import choose_window, find_steps
 from tests.build import annotation, call, kernel, op, timeline
 

@@ -1,6 +1,7 @@
 """What `import analyzer` offers: each public name listed, sorted, documented and loaded only when it is asked for."""
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -101,3 +102,14 @@ def test_a_star_import_gives_every_name() -> None:
     names = "names = {}; exec('from analyzer import *', names); print(*sorted(set(names) - {'__builtins__'}))"
     done = subprocess.run([sys.executable, "-c", names], capture_output=True, text=True, check=True)
     assert done.stdout.split() == NAMES
+
+
+def test_a_public_function_stays_one_when_modules_are_imported() -> None:
+    """A module of its name would take its place in the package as soon as anything imports it."""
+    package = Path(analyzer.__file__).parent
+    modules = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
+    assert modules & set(NAMES) == {"record"}, "record is also a command, and a module that can be called"
+    importlib.import_module("analyzer.record")
+    assert callable(analyzer.record)

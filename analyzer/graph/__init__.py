@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analyzer.timeline import Timeline
+from analyzer.device_timeline import Timeline
 from analyzer.trace import NONE, Bool, Int8, Int64, Trace
 
 if TYPE_CHECKING:

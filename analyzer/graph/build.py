@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from analyzer.attribution import CODE, Attribution
+from analyzer.device_timeline import Blocking, Timeline
 from analyzer.graph import Edge, Graph, Point
 from analyzer.graph.host_edges import Spans, add_host_edges, host_time
 from analyzer.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
@@ -24,7 +25,6 @@ from analyzer.graph.operations import (
 from analyzer.graph.waits import Waits, event_waits
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.timeline import Blocking, Timeline
 from analyzer.trace import NONE, Int8, Int64, Trace
 
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for

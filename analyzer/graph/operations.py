@@ -11,10 +11,10 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.attribution import Attribution
+from analyzer.device_timeline import Blocking, Timeline
 from analyzer.graph import Edge
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.timeline import Blocking, Timeline
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
 
 QUEUE_IN_FLIGHT = 500  # launches in flight from which a long launch call is taken for a full queue (depth: about 1,022)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.attribution import CATEGORIES, IDLE
+from analyzer.device_timeline import COMMUNICATION, COMPUTE
 from analyzer.graph import Edge, Point
 from analyzer.host import Doing
 from analyzer.intervals import Intervals, merge, subtract, union
@@ -21,7 +22,6 @@ from analyzer.kernels import readable
 from analyzer.report.text import LABELS
 from analyzer.study import Study
 from analyzer.summary import largest_gaps, readable_host
-from analyzer.timeline import COMMUNICATION, COMPUTE
 from analyzer.trace import NONE, Bool, Int64
 
 BOXES = 100_000  # of a page: about 2 MB, and drawn in a few milliseconds

@@ -58,10 +58,10 @@ COLUMNS = ("kind", "name_code", "process", "thread", "device", "stream", "bytes"
 def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
     """Processor seconds of each stage, in this process; compiled code is made before the clock starts."""
     from analyzer.attribution import attribute
+    from analyzer.device_timeline import timelines
     from analyzer.graph.build import build_graph
     from analyzer.host import read_host
     from analyzer.replay import replay
-    from analyzer.timeline import timelines
     from analyzer.window import marker_rows
 
     def stages(trace: Any) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, blocking_calls, exposed
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, blocking_calls, exposed
 from tests.build import Event, call, copy, kernel, memset, op, sync, timeline, timeline_of, trace
 
 
