@@ -173,8 +173,8 @@ def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
         message=f"{split} {who.capitalize()} {'comes' if one else 'come'} last to {found.times:,} of {found.of:,} collectives, "
         f"which begin {duration(found.cost_ns)} later for {'it' if one else 'them'}{longer}.",
         ns=max(row.waiting_ns, found.cost_ns if itself else 0),
-        how=f"Look at what {who} {'does' if one else 'do'} before the collectives (--rank {found.ranks[0]}): the findings there are "
-        "those that shorten the whole job.",
+        how=f"Look at what {who} {'does' if one else 'do'} before the collectives (--rank {found.ranks[0]}): the findings "
+        "there are those that shorten the whole job.",
         evidence=(longest,),
         formula=formula,
         unpriced="what the whole job gains stands with the ranks: no change of this rank's own timeline gives it",

@@ -12,7 +12,6 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
 @rule(
     title="Nothing to do on the timeline",
     cites=("tvi-gemm-peak-share", "tvi-mfu-good", "tvi-mfu-exceptional", "tvi-floor-is-hard"),
-    needs=("hardware", "shapes"),
     last=True,
     fires=(
         """
@@ -22,6 +21,16 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         a: aten::mm [8192,8192]x[8192,8192] bf16
         b: aten::mm [8192,8192]x[8192,8192] bf16
         device: H100 SXM
+        repeat: 4
+        scale: 150us
+        """,
+        # Busy, but nothing is known of the device: the timeline has nothing to gain, the kernels may have.
+        """
+        step |...................
+        host ab.S==============.
+        s7   .aaaaaaaaaabbbbbbbbb
+        a: aten::mm [8192,8192]x[8192,8192] bf16
+        b: aten::mm [8192,8192]x[8192,8192] bf16
         repeat: 4
         scale: 150us
         """,
@@ -49,29 +58,30 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 150us
         """,
-        # Nothing is known of the device.
+        # Busy with copies that nothing hides.
         """
         step |...................
-        host ab.S==============.
-        s7   .aaaaaaaaaabbbbbbbbb
-        a: aten::mm [8192,8192]x[8192,8192] bf16
-        b: aten::mm [8192,8192]x[8192,8192] bf16
+        host ac.S==============.
+        s7   .ac>>>>>>>>>>>>>>>>>
+        c: Memcpy HtoD (Pinned -> Device) 64MB
+        device: H100 SXM
         repeat: 4
         scale: 150us
         """,
     ),
 )
 def nothing_to_do(study: Study) -> Iterator[Claim]:
-    """The device is busy nearly all the time, with kernels near what it can do.
+    """The device is busy nearly all the time, with kernels near what it can do, as far as that is known.
 
     Why it costs: it does not. What is left is less than the effort and the noise of a change.
 
     What to do: nothing here. Faster needs less work: fewer bytes (quantisation, a smaller model), fewer FLOPs, another
     algorithm, or another device.
 
-    How to verify: compare with the peak that --hardware assumes, and with a second recording.
+    How to verify: compare with the peak that --hardware assumes, and with a second recording. Where the kernels' work is not
+    known, record shapes (`record_shapes=True`), or look inside them with a kernel profiler.
 
-    When it must not fire: the device idles, kernels are far from their roofline, or nothing is known of them.
+    When it must not fire: the device idles or copies, or kernels are far from their roofline.
     """
     window = study.window
     wall, busy = window.wall_ns, study.causes.get("unmodelled", 0)
@@ -79,7 +89,12 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
     known = sum(ns for cause, ns in parts.items() if cause != "unmodelled")
     good, _ = span("tvi-gemm-peak-share", "gemm")
     ideal = parts.get("ideal", 0)
-    if busy < BUSY * wall or known < TOLD * busy or ideal < good * known:
+    if busy < BUSY * wall:
+        return
+    if known < TOLD * busy:
+        yield _unknown(study, busy, known)
+        return
+    if ideal < good * known:
         return
     yield Claim(
         message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
@@ -91,4 +106,24 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
         formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
         grade="modelled",
         unpriced="there is nothing to save",
+    )
+
+
+def _unknown(study: Study, busy: int, known: int) -> Claim:
+    """Nothing on the timeline; the kernels themselves are not known."""
+    if study.hardware is None:
+        told = f"no peaks are known for {study.device.name or 'the device'}"
+    elif known:
+        told = f"the work of the kernels is known for {share(known, busy)} of their time"
+    else:
+        told = "the work of the kernels is not recorded"
+    how = "--hardware NAME tells the device." if study.hardware is None else "Record shapes (record_shapes=True)."
+    return Claim(
+        message=f"Kernels run {share(busy, study.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
+        f"near what the device can do cannot be told: {told}.",
+        ns=study.window.wall_ns,
+        how=f"Nothing on the timeline. {how}",
+        evidence=(Evidence("kernels", len(study.operations), busy),),
+        formula=f"kernels {busy / 1e6:,.3f} ms of {study.window.wall_ns / 1e6:,.3f} ms",
+        unpriced="there is nothing to save on the timeline",
     )

@@ -61,11 +61,13 @@ def test_launch_bound_inference_is_told_to_capture_with_low_confidence(real_trac
 def test_a_busy_prefill_is_told_to_fuse(real_traces: Path) -> None:
     found = rules(real_traces, "kineto/qwen0.5b-prefill-h100.json.gz")
     assert found[0] == "fuse-elementwise"
-    assert not {"cuda-graphs", "megakernel"} & set(found)
+    assert not {"cuda-graphs", "megakernel", "host-sync"} & set(
+        found
+    )  # the profiler's script synchronises, not the program
 
 
 def test_a_decode_in_one_graph_is_told_nothing_about_launches(real_traces: Path) -> None:
-    assert not LAUNCHES & set(rules(real_traces, "kineto/vllm-decode-fullgraph-mi300x.json.gz"))
+    assert rules(real_traces, "kineto/vllm-decode-fullgraph-mi300x.json.gz") == ["nothing-to-do"]
 
 
 def test_fp32_products_are_told_to_use_the_tensor_cores(real_traces: Path) -> None:
@@ -115,7 +117,13 @@ def test_ranks_are_asked_about_together(real_traces: Path) -> None:
     assert len(messages) == 2 and "one rank's trace cannot tell" in messages[1]
     together = advise_traces([read(file) for file in find_traces(real_traces / "traces/kineto/dlrm-8rank-v100")])
     asked = [f.message for f in together.findings if f.rank == 0 and f.rule == "comm-overlap"]
-    assert any("rank 7 communicates least" in message for message in asked)
+    assert any("Ranks 4, 5 come last to 4 of 7 collectives" in message for message in asked)
+    assert together.verdict.startswith("rank 5 device 5, which the other ranks wait for: ")
+    assert together.ranks and all(  # waiting for others is nothing that overlap could save
+        (f.saving_ns or (0, 0))[1] <= next(row.moving_ns for row in together.ranks.rows if row.rank == f.rank)
+        for f in together.findings
+        if f.rule == "comm-overlap"
+    )
 
 
 @pytest.mark.parametrize("name", ["kineto/shiftvit-cold-a4000.json.gz", "kineto/minitoy-train-mi250.json.gz"])

@@ -1,8 +1,11 @@
 """The sentence that comes first."""
 
+from dataclasses import replace
+
 import pytest
 
 from analyzer.attribution import CATEGORIES, Item
+from analyzer.run import PHASES, RankRow, Run, Straggler
 from analyzer.trace import Note
 from analyzer.units import share
 from analyzer.verdict import CAUSES, LOSSES, focus, verdict, where
@@ -130,3 +133,20 @@ def test_a_part_is_never_all_or_nothing(ns: int, wall: int, text: str) -> None:
 def test_where_a_device_is() -> None:
     assert where(device()) == "device 0"
     assert where(device(rank=3, process=7, gpu=2)) == "rank 3 process 7 device 0 (GPU 2)"
+
+
+def test_the_rank_that_the_others_wait_for_comes_first() -> None:
+    """Although another one loses more of its own time."""
+    items = (Item("compute", "unmodelled", "measured", None, "", 70 * MS), idle("python", 30))
+    late, other = device(items, rank=0), replace(device((KERNELS, idle("python", 50)), rank=1), device=1)
+    rows = [
+        RankRow(
+            rank, d.file, d.process, d.device, "", 0, 100, 100, None, 50, 0, 0, 0, 0, 0, 0, None, (), (0,) * len(PHASES)
+        )
+        for rank, d in enumerate((late, other))
+    ]
+    straggler = Straggler((0,), 10, 10, 1, 1, 0, 0, "", 0, "", None, "arrivals")
+    run = Run(None, tuple(rows), (), 0, 0, "clock", 0, 1, 0, 1, (), (), (straggler,), 0, 0, 0, None, None, None)
+    assert focus([late, other], run) is late
+    assert verdict([late, other], None, [], run).startswith("rank 0 device 0, which the other ranks wait for: GPU busy")
+    assert focus([late, other], replace(run, stragglers=())) is other

@@ -9,7 +9,9 @@ from analyzer.advice import Advice, DeviceAdvice
 from analyzer.report.terminal import Page, clean
 from analyzer.rule import Evidence, Finding, Skipped
 from analyzer.units import duration, share
+from analyzer.verdict import called, largest_loss, not_recorded
 
+WIDE = 3  # an interval whose ends are so many times apart is explained
 SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has them all
 
 
@@ -23,6 +25,8 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
         "WHAT TO CHANGE", "each on top of the ones before it; --explain RULE says more" if mine else "nothing found"
     )
     told: set[str] = set()
+    if not mine:
+        page.prose(f"No rule has a change worth 1 % of the wall. {_left(device)}", "  ")
     for number, finding in enumerate(mine[:SHOWN], start=1):
         _finding(page, number, finding, device.wall_ns, told)
     if len(mine) > SHOWN:
@@ -53,6 +57,8 @@ def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str
     )
     page.prose(f"{clean(finding.message)} [{finding.rule}]", "     ")
     page.prose(f"Do: {clean(finding.how)}", "     ")
+    if finding.saving_ns and finding.assumes and finding.saving_ns[1] > WIDE * finding.saving_ns[0]:
+        page.prose(f"From … to: {clean('; '.join(finding.assumes))}.", "     ", "dim")
     if place := _where(finding.evidence):
         page.prose(f"See: {place}", "     ", "dim")
     if finding.unpriced and finding.unpriced not in told and not finding.unpriced.startswith("no change"):
@@ -60,6 +66,19 @@ def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str
     if doubts := [clean(doubt) for doubt in finding.doubts if doubt not in told]:
         page.prose(f"Doubtful: {'; '.join(doubts)}.", "     ", "dim")
     told.update((finding.unpriced, *finding.doubts))
+
+
+def _left(device: DeviceAdvice) -> str:
+    """What the time goes to where no rule has anything to say."""
+    loss = largest_loss(device)
+    if loss is None:
+        return "Kernels and copies fill the time."
+    category, ns = loss
+    if category == "unattributed":
+        return f"In {share(ns, device.wall_ns)} {not_recorded(device)}."
+    if category == "kernel-time":
+        return "Kernels fill the time: what to gain lies inside them."
+    return f"The largest loss is {called(device, category)}, {share(ns, device.wall_ns)}."
 
 
 def _where(evidence: Sequence[Evidence]) -> str:

@@ -66,7 +66,7 @@ def render(
     advice: Advice, studies: Sequence[Study], comparison: Comparison | None = None, checks: Sequence[Check] = ()
 ) -> str:
     """The page. `studies` are what the advice sums up, in the order of its devices."""
-    device = focus(advice.devices) if advice.devices else None
+    device = focus(advice.devices, advice.ranks) if advice.devices else None
     shown = _views(advice, studies, device)
     findings = _findings(advice, shown)
     data = _data(shown, findings)

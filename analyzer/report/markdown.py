@@ -25,7 +25,7 @@ def render(advice: Advice, comparison: Comparison | None = None) -> str:
     if comparison is not None:
         lines = [*_comparison(comparison), *lines]
     if advice.devices:
-        device = focus(advice.devices)
+        device = focus(advice.devices, advice.ranks)
         lines += [f"<sub>{escaped(_about(advice, device))}</sub>", ""]
         mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
         lines += _findings(mine, advice, device)

@@ -94,7 +94,8 @@ def _straggler(straggler: Straggler) -> str:
     who = f"Rank {shown} keeps" if one else f"Ranks {shown} keep"
     text = (
         f"{who} the others waiting: last to {straggler.times:,} of {straggler.of:,} collectives, which begin "
-        f"{duration(straggler.cost_ns)} later for {'it' if one else 'them'}; the others wait {duration(straggler.waited_ns)} in all"
+        f"{duration(straggler.cost_ns)} later for "
+        f"{'it' if one else 'them'}; the others wait {duration(straggler.waited_ns)} in all"
     )
     if straggler.of_steps > 1:
         text += f", in {straggler.steps} of {straggler.of_steps} steps"

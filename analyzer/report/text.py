@@ -80,7 +80,7 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
     page.prose(clean(advice.verdict), style="bold")
     page.lines.append("")
     if advice.devices:
-        device = focus(advice.devices)
+        device = focus(advice.devices, advice.ranks)
         _files(page, advice.traces)
         if len(advice.devices) > 1:
             _devices(page, advice, device)
