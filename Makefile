@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 SAMPLE ?= traces/training-dataloader.json.gz
 TESTS ?=
+BENCH ?= replay
+ARGS ?=
 CHROMIUM ?= chromium
 
 BIN := $(VENV)/bin
@@ -46,8 +48,8 @@ types: $(INSTALLED) ## mypy, strict
 test: $(INSTALLED) ## the tests alone; some of them: make test TESTS='-k window'
 	$(BIN)/python -m pytest $(TESTS)
 
-bench: $(INSTALLED) ## measure speed and memory
-	$(BIN)/python -m pytest tests/benchmarks $(TESTS)
+bench: $(INSTALLED) ## measure speed and memory; others of tests/benchmarks: make bench BENCH=html ARGS='--operations 1000'
+	$(BIN)/python tests/benchmarks/bench_$(BENCH).py $(ARGS)
 
 format: $(INSTALLED) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff check --fix .

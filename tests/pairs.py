@@ -1,17 +1,20 @@
-"""What a fix was said to give, against the recording of the program with it. `python -m tests.pairs FOLDER` prints a table.
+"""How well the replay holds, in two tables: `python -m tests.pairs FOLDER` prints them for the recordings in a folder.
 
-A pair is two recordings of the same program, before and after a change. The prediction is the measured time of A times
-what the replay leaves of it, as an interval.
+The first is the error of replaying recordings with nothing changed. The second holds what a fix was said to give against
+the recording of the program with it. A pair is two recordings of the same program, before and after a change; the
+prediction is the measured time of A times what the replay leaves of it, as an interval.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from analyzer.errors import AdviseError
 from analyzer.fixes import FIXES, saving
 from analyzer.ingest import read
 from analyzer.study import Request, Study, studies
@@ -24,6 +27,8 @@ class Pair:
     before: str
     after: str
     fix: str
+    what: str
+    """The program and the change, for people."""
     unit: str
     """`steps 2-6`: the median of their lengths; else so many iterations in the window, `10 steps`."""
 
@@ -59,11 +64,17 @@ class Result:
 
 
 PAIRS = (
-    Pair("resnet50-numworkers0-A-v100.json.gz", "resnet50-numworkers4-A-v100.json.gz", "dataloader", "steps 2-6"),
-    Pair("memcpy-pageable-sync-a100-40g.json.gz", "memcpy-pinned-overlap-a100-40g.json.gz", "pinned-memory", "10 steps"),
+    Pair(
+        "resnet50-numworkers0-A-v100.json.gz", "resnet50-numworkers4-A-v100.json.gz", "dataloader",
+        "ResNet-50 training, V100: four loader workers instead of none", "steps 2-6",
+    ),
+    Pair(
+        "memcpy-pageable-sync-a100-40g.json.gz", "memcpy-pinned-overlap-a100-40g.json.gz", "pinned-memory",
+        "copies to an A100: pinned and overlapped instead of pageable", "10 steps",
+    ),
     Pair(
         "cs336-2.7B-eager-fp32-a100-80g.sqlite", "cs336-2.7B-compile-reduce-overhead-a100-80g.sqlite", "cuda-graphs",
-        "10 iterations",
+        "2.7 B model, A100: torch.compile(reduce-overhead) instead of eager", "10 iterations",
     ),
 )  # fmt: skip
 
@@ -91,22 +102,42 @@ def time_ms(study: Study, pair: Pair) -> float:
     return study.window.wall_ns / int(pair.unit.split()[0]) / 1e6
 
 
-def table(folder: Path) -> str:
-    """Markdown."""
+def unchanged(folder: Path) -> str:
+    """Markdown: the replays' errors with nothing changed, by recorder."""
+    found: dict[str, list[Study]] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name.endswith((".json.gz", ".sqlite")):
+            with suppress(AdviseError):
+                for study in studies(read(path), Request())[0]:
+                    found.setdefault("Nsight Systems" if path.suffix == ".sqlite" else "torch.profiler", []).append(
+                        study
+                    )
     lines = [
-        "| before → after | fix | A ms | predicted ms: low, middle, high | B ms | error of the middle |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| recorder | recordings | windows | median error | largest error | savings refused |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for recorder, mine in found.items():
+        error = np.abs([study.trust.error for study in mine])
+        files, refused = len({id(study.trace) for study in mine}), sum(not study.trust.enough for study in mine)
+        lines.append(f"| {recorder} | {files} | {len(mine)} | {np.median(error):.2%} | {error.max():.2%} | {refused} |")
+    return "\n".join(lines)
+
+
+def pairs(folder: Path) -> str:
+    """Markdown: each pair's prediction and what came of it."""
+    lines = [
+        "| change | A ms | predicted B ms: low, middle, high | B ms | error of the middle |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for pair in PAIRS:
         found = measure(pair, folder)
-        names = " → ".join(name.split(".json")[0].split(".sqlite")[0] for name in (pair.before, pair.after))
         inside = "" if found.holds else ", outside"
         lines.append(
-            f"| {names} | {pair.fix} | {found.before:.1f} | {found.low:.1f}, {found.middle:.1f}, {found.high:.1f} | "
+            f"| {pair.what} | {found.before:.1f} | {found.low:.1f}, {found.middle:.1f}, {found.high:.1f} | "
             f"{found.after:.1f} | {found.error:+.1%}{inside} |"
         )
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(table(Path(sys.argv[1])))
+    print(unchanged(Path(sys.argv[1])), pairs(Path(sys.argv[1])), sep="\n\n")

@@ -3,6 +3,8 @@
 An output is a fenced block right below a comment that names its command:
 
     <!-- output of: advise --help -->
+
+`| head -40` behind the command keeps the first 40 lines.
 """
 
 import os
@@ -24,11 +26,12 @@ OUTPUT = re.compile(
 def advise(arguments: str) -> str:
     """What `advise` writes for these arguments, on a terminal of 80 columns without colours."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    arguments, _, lines = arguments.partition(" | head -")
     command = [sys.executable, "-m", "analyzer", *shlex.split(arguments)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or done.stderr:
         raise RuntimeError(f"advise {arguments}: exit code {done.returncode}\n{done.stderr}")
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines()[: int(lines) if lines else None])
 
 
 def shown(readme: str) -> dict[str, str]:
