@@ -152,8 +152,7 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
             ns=study.causes.get("allocator", 0),
             how="Would checkpointing some layers make room? It costs about "
             f"{100 * value('tvi-checkpoint-cost', 'extra_flop'):.0f} % more arithmetic where all layers do it; a smaller "
-            "batch is the "
-            "other way.",
+            "batch is the other way.",
             evidence=of_causes(study, "allocator"),
         )
 

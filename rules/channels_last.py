@@ -95,8 +95,7 @@ def channels_last(study: Study) -> Iterator[Claim]:
         return
     yield Claim(
         message=f"{len(operations):,} conversions between channels-first and channels-last take {100 * time / wall:.1f} % "
-        "of the wall "
-        f"({duration(time)}).",
+        f"of the wall ({duration(time)}).",
         ns=time,
         how="Keep model and inputs in torch.channels_last, and look for .contiguous() calls that force the other order.",
         fix=faster(

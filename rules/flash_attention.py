@@ -205,8 +205,7 @@ def flash_attention(study: Study) -> Iterator[Claim]:
         low_gain, high_gain = span("gt-fa3", "speedup")
         yield Claim(
             message=f"FlashAttention 2 takes {100 * lengths(study, old).sum() / wall:.1f} % of the wall; it does not use "
-            "what Hopper "
-            f"added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
+            f"what Hopper added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
             ns=int(lengths(study, old).sum()),
             how="Use FlashAttention 3 or cuDNN's attention on this device.",
             fix=faster(

@@ -140,8 +140,7 @@ def fp8_training(study: Study) -> Iterator[Claim]:
     share = time.sum() / wall
     yield Claim(
         message=f"Products in 16 bits take {100 * share:.0f} % of the wall at {100 * rate:.0f} % of their peak; "
-        f"{hardware.name} multiplies "
-        f"FP8 {gain:g} times as fast.",
+        f"{hardware.name} multiplies FP8 {gain:g} times as fast.",
         ns=int(time.sum()),
         how="Train the linear layers in FP8 (Transformer Engine, torchao) and compare the loss with a 16-bit run.",
         fix=faster(

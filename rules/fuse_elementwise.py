@@ -130,8 +130,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     operators = operators_of(study, best.places[0])
     yield Claim(
         message=f"{len(runs):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
-        f"({lost / 1e6:,.2f} ms). "
-        f"The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
+        f"({lost / 1e6:,.2f} ms). The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,
         how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here.",

@@ -93,8 +93,7 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
     count = sum(map(len, runs))
     yield Claim(
         message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {share(lost, wall)} of the "
-        f"wall ({lost / 1e6:,.1f} ms) "
-        f"goes to it; up to {100 * usual:.0f} % is usual.",
+        f"wall ({lost / 1e6:,.1f} ms) goes to it; up to {100 * usual:.0f} % is usual.",
         ns=lost,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
         fix=Fix("fused-optimizer", "one kernel a step for the optimizer", _merged(study, runs, 1.0), _merged(study, runs, 0.5),

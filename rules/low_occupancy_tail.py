@@ -134,8 +134,7 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
         ),
         evidence=(of_operations(study, on[names == sums[0][1]]),),
         formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {100 * idle[worst]:.0f} % "
-        "of its time "
-        "lost to idle SMs",
+        "of its time lost to idle SMs",
         grade="modelled",
         doubts=("that all blocks of a kernel take equally long is assumed",),
     )  # fmt: skip

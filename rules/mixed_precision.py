@@ -141,8 +141,7 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
     underflow = value("gt-fp16-underflow", "min")
     yield Claim(
         message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} "
-        f"ms), without the tensor "
-        f"cores: {', '.join(names[:3])}.",
+        f"ms), without the tensor cores: {', '.join(names[:3])}.",
         ns=ns,
         how='torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16).'
         if bf16

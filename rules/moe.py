@@ -142,8 +142,7 @@ def moe(study: Study) -> Iterator[Claim]:
     if not grouped and alike and small > SMALL * wall:
         yield Claim(
             message=f"{len(experts):,} products with fewer than {FEW} rows take {100 * small / wall:.1f} % of the wall, "
-            "one expert "
-            "after the other.",
+            "one expert after the other.",
             ns=small,
             how="Can the experts of a layer be one grouped product (torch._grouped_mm, a fused mixture-of-experts kernel)?",
             evidence=(of_operations(study, experts),),

@@ -100,8 +100,7 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     steps = max(study.repetition.count, 1)
     yield Claim(
         message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
-        f"(median); the pauses "
-        f"between small ones take {share(gaps, wall)} of the wall ({gaps / 1e6:,.2f} ms). A layer needs "
+        f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({gaps / 1e6:,.2f} ms). A layer needs "
         f"{low:.0f} to {high:.0f} kernels.",
         ns=gaps,
         how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work.",

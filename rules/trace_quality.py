@@ -81,8 +81,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
     if holes >= UNRECORDED_SHARE * window.wall_ns:
         yield Claim(
             message=f"{share(holes, window.wall_ns)} of the wall ({holes / 1e6:,.1f} ms) are holes inside "
-            f"submitted graph replays: "
-            "kernels ran there that were not recorded. This is not idle time.",
+            "submitted graph replays: kernels ran there that were not recorded. This is not idle time.",
             ns=holes,
             how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
             evidence=(_where(study, "holes in graph replays", ns, in_graph),),
@@ -96,8 +95,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
     if lost:
         yield Claim(
             message=f"{share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.1f} ms) submitted operations waited for "
-            f"work that the trace "
-            "does not hold: it was cut, or began while the device was busy.",
+            "work that the trace does not hold: it was cut, or began while the device was busy.",
             ns=lost,
             how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",
             evidence=(_where(study, "waits for nothing recorded", ns, cut),),

@@ -30,6 +30,7 @@ LAYERS: tuple[set[str], ...] = (
     {"fixes"},
     {"study"},
     {"rule", "collectives", "chains", "decoding", "pricing"},
+    {"passes"},
     {"evidence", "engine", "digest", "ranks", "ladder", "serving"},
     {"rendezvous"},
     {"advice", "progress"},
