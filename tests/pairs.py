@@ -74,7 +74,7 @@ PAIRS = (
     ),
     Pair(
         "cs336-2.7B-eager-fp32-a100-80g.sqlite", "cs336-2.7B-compile-reduce-overhead-a100-80g.sqlite", "cuda-graphs",
-        "2.7 B model, A100: torch.compile(reduce-overhead) instead of eager", "10 iterations",
+        "2.7 B model, A100: compiled with CUDA graphs instead of eager", "10 iterations",
     ),
 )  # fmt: skip
 
