@@ -132,10 +132,6 @@ class DeviceAdvice:
         """Wall time of these causes."""
         return sum(item.ns for item in self.attribution if item.cause in causes)
 
-    def ns_in(self, *categories: str) -> int:
-        """Wall time of these categories."""
-        return sum(item.ns for item in self.attribution if item.category in categories)
-
 
 @dataclass(frozen=True)
 class HostAdvice:

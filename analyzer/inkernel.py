@@ -204,21 +204,13 @@ class InKernel:
         return on, table
 
     def split(self, start: int, end: int) -> list[Part]:
-        """The compute time of [start, end) by cause, what is nothing left out."""
+        """The time in [start, end) in which kernels other than communication run, by cause; adds up to it exactly."""
         _, table = self.parts(start, end)
         return [
             Part(cause, ns, "measured" if cause == "unmodelled" else "modelled")
             for cause, ns in zip(CAUSES, table.sum(axis=0).tolist(), strict=True)
             if ns
         ]
-
-
-def split_compute(timeline: Timeline, hardware: Hardware | None, start: int, end: int) -> list[Part]:
-    """The time in [start, end) in which kernels other than communication run, by cause; adds up to it exactly.
-
-    For several windows of a timeline make one `InKernel` and ask it.
-    """
-    return InKernel(timeline, hardware).split(start, end)
 
 
 def device_of(timeline: Timeline) -> Device:

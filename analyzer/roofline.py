@@ -74,8 +74,3 @@ def roofline(model: InKernel, start: int, end: int) -> list[Work]:
             )
         )
     return sorted(found, key=lambda work: (-work.ns, work.name))
-
-
-def _dtype(model: InKernel, dtype: str) -> str:
-    """A device without tensor cores for fp32 multiplies it as it is."""
-    return "fp32" if dtype == "tf32" and model.hardware and "tf32" not in model.hardware.peaks else dtype

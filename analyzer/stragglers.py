@@ -18,7 +18,6 @@ from analyzer.trace import NONE, Bool, Int64
 
 WORTH = 0.01  # of the wall: what costs less is no straggler
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
-RECURS = 0.5  # share of the steps in which a straggler is late; in fewer it is an event
 SAME = 0.5  # a set of late ranks is part of another one when so much of it lies in it
 
 

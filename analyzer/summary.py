@@ -12,6 +12,7 @@ import numpy as np
 from analyzer.attribution import IDLE, SIDES, Attribution
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
 from analyzer.host import LAUNCH, Doing
+from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class, readable
 from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
 
@@ -329,10 +330,6 @@ def host_ranges(trace: Trace, kinds: Sequence[Kind], limit: int = 15) -> list[Ho
     return sorted(found, key=lambda item: (-item.ns, item.name))[:limit]
 
 
-def threads_that_worked(timeline: Timeline) -> int:
-    return len(timeline.host.launching)
-
-
 def sync_calls(attribution: Attribution, start: int, end: int) -> tuple[int, int]:
     """How many blocking synchronisations and blocking copies returned inside [start, end)."""
     trace, blocking = attribution.timeline.trace, attribution.blocking
@@ -343,8 +340,6 @@ def sync_calls(attribution: Attribution, start: int, end: int) -> tuple[int, int
 
 def communication_ns(timeline: Timeline, start: int, end: int) -> int:
     """Time in [start, end) with a communication kernel running, hidden or not."""
-    from analyzer.intervals import clip, total
-
     return total(clip(timeline.union_of(timeline.does == COMMUNICATION), start, end))
 
 

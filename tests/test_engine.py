@@ -21,7 +21,6 @@ SLOW_LOADER = """
  s7   .........a....b...c..d
  repeat: 4
 """
-LAUNCH_BOUND = SLOW_LOADER.replace("DDDDD", ".....")
 
 
 def claim(study: Study, cause: str, *, fix: Fix | None = None, share: float = 0.5) -> Claim:

@@ -8,7 +8,6 @@ import pytest
 from analyzer.facts import CORRECTED, DO_NOT_USE, OK, Fact, Quantity, UnusableFact, documents, fact, facts, span, value
 
 FACTS = list(facts().values())
-USABLE = [f for f in FACTS if f.status != DO_NOT_USE]
 USERS = ("rule:", "bound:", "page:", "test:", "unused: ")
 
 

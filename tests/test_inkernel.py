@@ -13,7 +13,7 @@ from analyzer.device_timeline import COMPUTE, Timeline, exposed, timelines
 from analyzer.hardware import find, hardware
 from analyzer.host import read_host
 from analyzer.ingest import read
-from analyzer.inkernel import CAUSES, InKernel, device_of, split_compute
+from analyzer.inkernel import CAUSES, InKernel, device_of
 from analyzer.intervals import total, union
 from analyzer.roofline import roofline
 from analyzer.sharing import shares
@@ -87,7 +87,7 @@ def test_parts_add_up_on_random_timelines(rows: list[Any], at: int, length: int,
                              **{**FULL, "grid": [blocks, 1, 1]}))  # fmt: skip
     one = timeline_of(trace(*events, deviceProperties=[H100]))
     start_ns, end_ns = at * 1000, (at + length) * 1000
-    parts = split_compute(one, hardware()["h100-sxm"] if known else None, start_ns, end_ns)
+    parts = InKernel(one, hardware()["h100-sxm"] if known else None).split(start_ns, end_ns)
     assert sum(part.ns for part in parts) == dict(exposed(one, start_ns, end_ns)).get(COMPUTE, 0)
     assert all(part.ns > 0 and part.cause in CAUSES for part in parts)
     assert known or {part.cause for part in parts} <= {"unmodelled"}
@@ -167,13 +167,13 @@ def test_half_a_kernel_has_half_of_each_part() -> None:
 def test_without_peaks_nothing_is_modelled() -> None:
     one = timeline(shaped("aten::mm", 0, [64, 64], [64, 64]), call(1, 3, 1), kernel(10, 20, 1))
     assert find(device_of(one)) is None
-    assert [tuple(part) for part in split_compute(one, None, 0, 30_000)] == [("unmodelled", 10_000, "measured")]
+    assert [tuple(part) for part in InKernel(one, None).split(0, 30_000)] == [("unmodelled", 10_000, "measured")]
 
 
 def test_a_type_without_a_peak_is_not_modelled() -> None:
     """V100 has no bf16 tensor cores."""
     one = timeline(shaped("aten::mm", 0, [64, 64], [64, 64]), call(1, 3, 1), kernel(10, 20, 1))
-    assert [part.cause for part in split_compute(one, hardware()["v100-sxm2"], 0, 30_000)] == ["unmodelled"]
+    assert [part.cause for part in InKernel(one, hardware()["v100-sxm2"]).split(0, 30_000)] == ["unmodelled"]
 
 
 def test_bandwidth_and_ramp_seen_in_the_trace() -> None:
