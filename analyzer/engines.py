@@ -99,6 +99,14 @@ def uses(trace: Trace, start_ns: int | None = None, end_ns: int | None = None) -
     return list(found.values())
 
 
+PYTORCH = ("aten::", "at::native", "torch", "c10::")
+
+
+def is_pytorch(trace: Trace) -> bool:
+    """PyTorch's own recorder made it, or its names are in it; else advice is given in CUDA's words."""
+    return trace.format == "kineto" or any(word in name for name in trace.names for word in PYTORCH)
+
+
 def _counted(trace: Trace, kinds: Iterable[Kind], inside: Bool) -> list[tuple[str, int]]:
     """Names of the records of these kinds, and how many there are."""
     rows = np.flatnonzero(np.isin(trace.kind, list(kinds)) & inside)

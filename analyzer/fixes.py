@@ -197,7 +197,8 @@ _FIXES = (
     Fix(
         "host-sync", "no blocking synchronisation",
         lambda graph: without_waits(plain_synchronisations(graph).tolist())(graph), without_waits(),
-        assumes=("pessimistic: synchronisations right after a copy stay, the host needs the value",),
+        assumes=("pessimistic: synchronisations right after a copy stay, the host needs its value at once",
+                 "optimistic: it can wait"),
     ),
     Fix(
         "cuda-graphs", "launches captured as CUDA Graphs", _graphs(gap=False), _graphs(gap=True),

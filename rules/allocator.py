@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.fixes import FIXES
@@ -78,7 +79,9 @@ def allocator(study: Study) -> Iterator[Claim]:
         message=f"The GPU waits {share(lost, wall)} of the wall ({lost / 1e6:,.2f} ms) for {evidence[0].what} and the like, "
         f"{times(sum(item.count for item in evidence))}.",
         ns=lost,
-        how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it.",
+        how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it."
+        if is_pytorch(study.trace)
+        else "Allocate once before the loop, or with cudaMallocAsync from a pool that keeps its memory.",
         fix=FIXES["allocator"],
         wait=True,
         evidence=evidence,

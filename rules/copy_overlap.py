@@ -6,6 +6,7 @@ import numpy as np
 from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.device_timeline import COPIES, FIRST_COPY
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
@@ -119,8 +120,9 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         how="Keep the weights on the device (stop CPU offload, offload fewer layers), or fetch the next layer on a second stream "
         "while this one computes. The memory is pinned already."
         if weights
-        else "Copy the next input on a stream of its own while this one is worked on: non_blocking=True, an event, "
-        "two pinned buffers.",
+        else "Copy the next input on a stream of its own while this one is worked on: "
+        + ("non_blocking=True" if is_pytorch(study.trace) else "cudaMemcpyAsync")
+        + ", an event, two pinned buffers.",
         fix=_resident(graph_index(study, mine)) if weights else FIXES["copy-overlap"],
         evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
         formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",

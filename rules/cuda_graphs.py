@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 
 from analyzer.changes import regions
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes, of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES
@@ -19,6 +20,13 @@ REPLAYED = 0.5  # share of operations that graphs replay already
 CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the odd branch stay outside the graph
 INFLATED = 0.30  # of the wall to launching: from here the cost of recording stacks may be what is seen
 ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
+
+IN_PYTORCH = (
+    'Capture the step: torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, fixed shapes.'
+)
+IN_CUDA = (
+    "Capture the loop's launches (cudaStreamBeginCapture) and replay them with cudaGraphLaunch, at fixed addresses."
+)
 
 
 @rule(
@@ -124,7 +132,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         message=f"{share(lost, wall)} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
-        how="Capture the step: torch.compile(mode=\"reduce-overhead\") or torch.cuda.make_graphed_callables, fixed shapes."
+        how=(IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA)
         + (f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""),
         fix=replace(FIXES["cuda-graphs"], low_share=CAPTURED),
         evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),

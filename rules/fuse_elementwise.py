@@ -5,6 +5,7 @@ import numpy as np
 
 from analyzer.chains import Chain, chains, graph_index, operators_of
 from analyzer.changes import Change, fused
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
@@ -133,7 +134,9 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
         f"({lost / 1e6:,.2f} ms). The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,
-        how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here.",
+        how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here."
+        if is_pytorch(study.trace)
+        else "One kernel for each of the chains named here.",
         fix=Fix(
             "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
             _merged(study, [(run.operations, run.low_ns) for run in runs], host=False),

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.device_timeline import COPIES, FIRST_COPY
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES
@@ -126,7 +127,10 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
         f"({exposed / 1e6:,.1f} ms) that no kernel hides.",
         ns=exposed + staging,
         how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "
-        "non_blocking without pinned memory does nothing.",
+        "non_blocking without pinned memory does nothing."
+        if is_pytorch(study.trace)
+        else "Pin the host buffers (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a stream; without "
+        "pinned memory it is no more asynchronous than cudaMemcpy.",
         fix=FIXES["pinned-memory"],
         evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
         doubts=(

@@ -117,7 +117,14 @@ def _unknown(study: Study, busy: int, known: int) -> Claim:
         told = f"the work of the kernels is known for {share(known, busy)} of their time"
     else:
         told = "the work of the kernels is not recorded"
-    how = "--hardware NAME tells the device." if study.hardware is None else "Record shapes (record_shapes=True)."
+    if study.hardware is None:
+        how = "--hardware NAME tells the device."
+    elif study.phase.name == "decode":
+        how = "With the bytes of the weights (--weights) the decode ladder says how near a pass is to its floor."
+    elif study.trace.format == "nsight":
+        how = "torch.profiler records shapes (record_shapes=True); Nsight Compute looks inside the longest kernels."
+    else:
+        how = "Record shapes (record_shapes=True), or look inside the longest kernels with Nsight Compute."
     return Claim(
         message=f"Kernels run {share(busy, study.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
         f"near what the device can do cannot be told: {told}.",

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 from analyzer.chains import LIGHT, most_common_class
+from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
@@ -82,6 +83,8 @@ def torch_compile(study: Study) -> Iterator[Claim]:
     the time.
     """
     wall = study.window.wall_ns
+    if not is_pytorch(study.trace):
+        return
     if any(use.role in ("compiler", "graphs") or use.name in SERVERS for use in study.uses):
         return
     classes = most_common_class(study)

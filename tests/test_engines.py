@@ -1,11 +1,13 @@
 """What a program uses, by distinctive evidence only."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analyzer.engines import uses
+from analyzer.diagram import parse
+from analyzer.engines import is_pytorch, uses
 from analyzer.ingest import read
 from tests.build import annotation, call, frame, kernel, op, trace
 
@@ -85,3 +87,11 @@ def test_in_a_window() -> None:
 def test_real_traces(real_traces: Path, name: str, there: set[str], absent: set[str]) -> None:
     found = {use.name for use in uses(read(real_traces / "traces" / "kineto" / f"{name}.json.gz"))}
     assert there <= found and not absent & found
+
+
+def test_pytorch_is_told_by_its_recorder_or_its_names() -> None:
+    drawn = parse("host a\ns7   .a")
+    assert is_pytorch(drawn)
+    assert not is_pytorch(replace(drawn, format="nsight"))
+    eager = parse("host a\ns7   .a\na: void at::native::vectorized_elementwise_kernel<4>(int)")
+    assert is_pytorch(replace(eager, format="nsight"))

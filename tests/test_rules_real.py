@@ -136,3 +136,9 @@ def test_a_cold_start_is_said_and_nothing_else_advised(real_traces: Path, name: 
 @pytest.mark.parametrize("name", ["inductor-mlp-mi300x", "memcpy-pinned-overlap-a100-40g"])
 def test_what_is_fine_gets_no_priced_advice(real_traces: Path, name: str) -> None:
     assert all(f.saving_ns is None for f in findings(real_traces, f"kineto/{name}.json.gz"))
+
+
+def test_a_program_without_pytorch_is_told_in_the_words_of_cuda(real_traces: Path) -> None:
+    first = findings(real_traces, "nsys/saxpy-mpi-a100-40g.sqlite")[0]
+    assert first.rule == "h2d-pageable"
+    assert "cudaMallocHost" in first.how and "DataLoader" not in first.how

@@ -11,6 +11,7 @@ from analyzer.rule import Evidence, Finding, Skipped
 from analyzer.units import duration, share
 from analyzer.verdict import called, largest_loss, not_recorded
 
+FEW_KERNELS = 0.05  # of the wall
 WIDE = 3  # an interval whose ends are so many times apart is explained
 SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has them all
 
@@ -58,7 +59,7 @@ def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str
     page.prose(f"{clean(finding.message)} [{finding.rule}]", "     ")
     page.prose(f"Do: {clean(finding.how)}", "     ")
     if finding.saving_ns and finding.assumes and finding.saving_ns[1] > WIDE * finding.saving_ns[0]:
-        page.prose(f"From … to: {clean('; '.join(finding.assumes))}.", "     ", "dim")
+        page.prose(f"Range: {clean('; '.join(finding.assumes))}.", "     ", "dim")
     if place := _where(finding.evidence):
         page.prose(f"See: {place}", "     ", "dim")
     if finding.unpriced and finding.unpriced not in told and not finding.unpriced.startswith("no change"):
@@ -77,7 +78,15 @@ def _left(device: DeviceAdvice) -> str:
     if category == "unattributed":
         return f"In {share(ns, device.wall_ns)} {not_recorded(device)}."
     if category == "kernel-time":
-        return "Kernels fill the time: what to gain lies inside them."
+        known = device.compute_ns - device.ns_of("unmodelled")
+        told = (
+            f"; those whose work is known need {share(device.ns_of('ideal'), known)} of their time for it"
+            if known
+            else ""
+        )
+        return f"Kernels fill the time{told}: what to gain lies inside them."
+    if category == "copies" and device.compute_ns < FEW_KERNELS * device.wall_ns:
+        return f"Copies take {share(ns, device.wall_ns)}, and there are hardly any kernels to hide them behind."
     return f"The largest loss is {called(device, category)}, {share(ns, device.wall_ns)}."
 
 
