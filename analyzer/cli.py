@@ -159,7 +159,8 @@ def run(options: argparse.Namespace) -> int:
     elif drawn:
         output = drawn
     else:
-        from analyzer.report.text import encodable, render
+        from analyzer.report.terminal import encodable
+        from analyzer.report.text import render
 
         output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
     if options.output:
@@ -274,7 +275,8 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     """Read, analyse, hold against earlier runs and limits, write."""
     from analyzer.gating import Outcome, gates, nothing_after
     from analyzer.report.gate import github, render_checks, render_comparison
-    from analyzer.report.text import encodable, render
+    from analyzer.report.terminal import encodable
+    from analyzer.report.text import render
 
     color, columns = options.output is None and wants_color(sys.stdout), width()
     plain, parts, outcome = {}, [], Outcome()

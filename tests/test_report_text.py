@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from analyzer.advice import WhatIf
 from analyzer.attribution import CATEGORIES, Item
 from analyzer.report.terminal import bar, clean, clip, columns, encodable, wrapped
-from analyzer.report.text import GROUPS, LABELS, ms, render
+from analyzer.report.text import render
+from analyzer.report.words import GROUPS, LABELS, ms
 from analyzer.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 from analyzer.units import duration, size

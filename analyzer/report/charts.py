@@ -10,7 +10,7 @@ from itertools import pairwise
 from analyzer.advice import DeviceAdvice, StepAdvice
 from analyzer.attribution import Item
 from analyzer.hardware import Hardware
-from analyzer.report.text import GROUPS, label_of
+from analyzer.report.words import GROUPS, label_of
 from analyzer.roofline import Work
 from analyzer.units import duration, share
 

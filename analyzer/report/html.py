@@ -28,8 +28,19 @@ from analyzer.report import charts
 from analyzer.report.ranks import lines as rank_lines
 from analyzer.report.shareable import shareable
 from analyzer.report.terminal import UNITS
-from analyzer.report.text import FORMATS, LABELS, bandwidth, by_class, decimals, moved, ms, share_of, sides_of, waits_of
 from analyzer.report.timeline_data import BOXES, COLOURS, device_data, overview
+from analyzer.report.words import (
+    FORMATS,
+    LABELS,
+    bandwidth,
+    by_class,
+    decimals,
+    moved,
+    ms,
+    share_of,
+    sides_of,
+    waits_of,
+)
 from analyzer.roofline import roofline
 from analyzer.rule import Finding
 from analyzer.study import Study

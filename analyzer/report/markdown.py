@@ -9,7 +9,7 @@ from analyzer.advice import Advice, DeviceAdvice
 from analyzer.compare import Comparison
 from analyzer.report.charts import bar
 from analyzer.report.shareable import shareable
-from analyzer.report.text import decimals, ms
+from analyzer.report.words import decimals, ms
 from analyzer.rule import Finding
 from analyzer.units import duration, share
 from analyzer.verdict import focus, where

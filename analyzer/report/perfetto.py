@@ -17,7 +17,7 @@ from analyzer.attribution import CATEGORIES, IDLE, SIDES
 from analyzer.critical import CriticalPath
 from analyzer.graph import Edge
 from analyzer.report.shareable import shareable
-from analyzer.report.text import LABELS
+from analyzer.report.words import LABELS
 from analyzer.rule import Finding
 from analyzer.study import Study
 from analyzer.summary import readable_host

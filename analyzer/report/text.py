@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -11,63 +10,31 @@ from itertools import pairwise
 
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
 from analyzer.attribution import Item
-from analyzer.kernels import readable
 from analyzer.report.findings import findings
 from analyzer.report.ranks import ranks
 from analyzer.report.serving import decode
-from analyzer.report.terminal import Page, bar, clean, columns, encodable, pad
-from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, MemoryUse, OwnerTime
+from analyzer.report.tables import copies, gaps, kernels, launches, memory, owners
+from analyzer.report.terminal import Page, bar, clean, columns, pad
+from analyzer.report.words import (
+    FORMATS,
+    GROUPS,
+    LABELS,
+    SMALL,
+    by_class,
+    count_of,
+    decimals,
+    label_of,
+    ms,
+    share_of,
+    shown_of,
+    sides_of,
+)
+from analyzer.summary import HostTime
 from analyzer.trace import Note
-from analyzer.units import duration, share, size
+from analyzer.units import duration, share
 from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, where
 
-__all__ = ["encodable", "render"]
-
-LABELS = {
-    "ideal": "kernels at their roofline",
-    "tail": "last waves half empty",
-    "ramp": "kernels starting up",
-    "activation-traffic": "avoidable intermediates",
-    "inefficiency": "kernels below their roofline",
-    "unmodelled": "kernels",
-    "exposed-communication": "exposed communication",
-    "exposed-copy": "exposed copies",
-    "memset": "exposed memory sets",
-    "dataloader": "data loader",
-    "host-sync": "drained by synchronisations",
-    "dependency-wait": "stream dependencies",
-    "framework": "host preparing operators",
-    "python": "host running Python",
-    "launch-call": "host inside launch calls",
-    "launch-latency": "launches on their way",
-    "queued-gap": "between queued operations",
-    "copy-staging": "staging of copies",
-    "allocator": "memory allocation",
-    "module-load": "loading modules",
-    "compile": "compiling",
-    "garbage-collection": "garbage collection",
-    "profiler": "the profiler itself",
-    "host-unknown": "host work not recorded",
-    "device-unknown": "GPU wait not recorded",
-}
-GROUPS = {
-    "kernel-time": "kernels",
-    "useful": "useful work",
-    "kernel-inefficiency": "kernels below their roofline",
-    "memory-bubbles": "kernels starting up",
-    "activation-round-trips": "avoidable intermediates",
-    "communication": "communication",
-    "copies": "copies",
-    "dataloader-gaps": "data loader",
-    "implicit-barriers": "synchronisation",
-    "launch-overhead": "launch overhead",
-    "host-stalls": "host stalls",
-    "profiler": "profiler",
-    "unattributed": "not recorded",
-}
-FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
 LABEL = 9  # columns of the labels at the left
-SMALL = 0.001  # causes below this share of the wall share a line
 NOT_RECORDED = 0.01  # above this share of the wall, how to record the rest is said
 RANKS_SHOWN = 16
 WORTH_WAITING = 0.05  # communication below this share of the wall keeps nobody
@@ -88,12 +55,12 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
                 ranks(page, advice.ranks, listed=len(advice.devices) >= len(advice.ranks.rows))
             page.head("DETAIL", "of the device to look at first")
         _device(page, device, advice)
-        _memory(page, advice, device)
+        memory(page, advice, device)
     else:
         _files(page, advice.traces)
         if advice.host is not None:
             _host(page, advice.host)
-        _memory(page, advice, None)
+        memory(page, advice, None)
         if advice.host is not None:
             _how_to_record(page, advice.traces)
     _caveats(page, advice)
@@ -123,12 +90,12 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     _partition(page, device, advice.health)
     findings(page, advice, device)
     decode(page, advice, device)
-    _gaps(page, device)
-    _owners(page, "OPERATORS", device.operators, 5)
-    _owners(page, "MODULES", by_class(device.modules), 4)
-    _kernels(page, device)
-    _copies(page, device.copies)
-    _launches(page, device)
+    gaps(page, device)
+    owners(page, "OPERATORS", device.operators, 5)
+    owners(page, "MODULES", by_class(device.modules), 4)
+    kernels(page, device)
+    copies(page, device.copies)
+    launches(page, device)
 
 
 def _window(page: Page, device: DeviceAdvice) -> None:
@@ -214,16 +181,6 @@ def _hints(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None:
         page.prose(f"To see what the GPU waited for: {RECORD_DEVICE}.", "  ")
 
 
-def sides_of(device: DeviceAdvice) -> str:
-    """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
-    told = (
-        (device.idle_host_ns, "before the launch (host)"),
-        (device.idle_submitted_ns, "after it (submitted)"),
-        (device.idle_unlinked_ns, "with no launch known (unlinked)"),
-    )
-    return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
-
-
 @dataclass
 class _Chart:
     """Rows of label, ms, share, bar, and a note."""
@@ -285,14 +242,6 @@ def _sum(items: Iterable[Item]) -> int:
     return sum(item.ns for item in items)
 
 
-def label_of(item: Item) -> str:
-    if item.cause == "exposed-copy" and item.detail:
-        return f"exposed copies {item.detail}"
-    if item.cause == "host-sync" and item.detail == "blocking copy":
-        return "drained by blocking copies"
-    return LABELS.get(item.cause, item.cause)
-
-
 def _note(items: Sequence[Item]) -> str:
     """The side, and the grade where it is not measured."""
     sides = list(dict.fromkeys(item.side for item in items if item.side))
@@ -302,194 +251,6 @@ def _note(items: Sequence[Item]) -> str:
         return side
     grade = next(iter(grades)) if len(grades) == 1 else f"part {'/'.join(sorted(grades - {'measured'}))}"
     return f"{side}, {grade}" if side else grade
-
-
-def _gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
-    """The longest stretches without work, what the host did in them, and the line of Python behind it."""
-    gaps = [gap for gap in device.gaps if gap.ns > SMALL * device.wall_ns][:count]
-    if not gaps:
-        return
-    page.head("LARGEST GAPS", "and where they are, from the window's start")
-    lengths = [duration(gap.ns) for gap in gaps]
-    size = max(map(columns, lengths))
-    for gap, length in zip(gaps, lengths, strict=True):
-        page.prose(_gap(gap, device), " " * (size + 4), first=f"  {pad(length, size, right=True)}  ")
-
-
-def _gap(gap: Gap, device: DeviceAdvice) -> str:
-    parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
-    did = ", ".join(f"{LABELS.get(part.cause, part.cause)} {duration(part.ns)}" for part in parts)
-    seen = next((short_evidence(part.evidence) for part in parts if part.evidence), "")
-    text = f"at {(gap.start_ns - device.start_ns) / 1e6:,.{decimals(device.wall_ns)}f} ms: {did}"
-    text += f"; in {seen}" if seen else ""
-    text += f"; then {_cut(clean(gap.closed_by), 40)}" if gap.closed_by else ""
-    if gap.python and gap.python != next((part.evidence for part in parts if part.evidence), ""):
-        text += f"; from {short_evidence(gap.python)}"
-    return text
-
-
-def short_evidence(name: str) -> str:
-    """A host record's name; of a path, the last folders."""
-    name = clean(name)
-    head, slash, tail = name.rpartition("/")
-    if slash and ".py(" in tail:
-        name = "/".join([*head.split("/")[-1:], tail])
-    return _cut(name.split("#")[-1] if "#_" in name else name, 60)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _owners(page: Page, title: str, owners: Sequence[OwnerTime], count: int) -> None:
-    """GPU time by what launched it."""
-    if not owners:
-        return
-    whole = sum(owner.ns for owner in owners)
-    page.head(title, f"{_of(count, owners)}GPU time of what they launch, summed over streams")
-    page.table(
-        [
-            (clean(o.name), f"{o.calls:,}", f"{o.kernels:,}", f"{ms(o.ns, decimals(whole))}", share(o.ns, whole))
-            for o in owners[:count]
-        ],
-        ("name", "calls", "operations", "ms", "share"),
-    )
-
-
-def by_class(modules: Sequence[OwnerTime]) -> list[OwnerTime]:
-    """Modules of one class together: `Linear_0` and `Linear_1` are `Linear`."""
-    merged: dict[str, list[OwnerTime]] = defaultdict(list)
-    for module in modules:
-        merged[re.sub(r"_\d+$", "", module.name)].append(module)
-    found = [
-        OwnerTime(name, sum(m.calls for m in same), sum(m.kernels for m in same), sum(m.ns for m in same))
-        for name, same in merged.items()
-    ]
-    return sorted(found, key=lambda module: (-module.ns, module.name))
-
-
-def _of(count: int, everything: Sequence[object]) -> str:
-    return f"{count} of {len(everything)}; " if len(everything) > count else ""
-
-
-def _kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
-    """The kernels with the most time, and the time by class."""
-    kernels = device.kernels_by_name
-    if not kernels:
-        page.head("KERNELS", "none in the window: the GPU only copied or set memory")
-        return
-    whole = sum(kernel.ns for kernel in kernels)
-    merged = variants(kernels, page.width)
-    page.head("KERNELS", f"{_of(count, merged)}time summed over streams")
-    rows = [(name, k.cls, f"{k.calls:,}", ms(k.ns, decimals(whole)), share(k.ns, whole)) for name, k in merged[:count]]
-    page.table(rows, ("name", "class", "calls", "ms", "share"))
-    classes: dict[str, int] = defaultdict(int)
-    for kernel in kernels:
-        classes[kernel.cls] += kernel.ns
-    if len(classes) > 1:
-        ranked = sorted(classes.items(), key=lambda pair: -pair[1])[:5]
-        told = ", ".join(f"{cls} {share(ns, whole)}" for cls, ns in ranked)
-        page.prose(f"By class: {told}.", "  ", "dim")
-    page.prose("A timeline does not show what happens inside a kernel, such as warps waiting.", "  ", "dim")
-
-
-def variants(kernels: Sequence[KernelTime], width: int) -> list[tuple[str, KernelTime]]:
-    """Kernels that differ in template arguments only, together, under a readable name."""
-    alike: dict[tuple[str, str], list[KernelTime]] = defaultdict(list)
-    for kernel in kernels:
-        alike[clean(readable(kernel.name, width)), kernel.cls].append(kernel)
-    found = []
-    for (name, cls), same in alike.items():
-        more = f" ({len(same)} variants)" if len(same) > 1 else ""
-        found.append((name + more, KernelTime(name, cls, sum(k.calls for k in same), sum(k.ns for k in same))))
-    return sorted(found, key=lambda pair: (-pair[1].ns, pair[0]))
-
-
-def _copies(page: Page, copies: Sequence[CopyTime]) -> None:
-    """Copies by kind, with the bandwidth they reached."""
-    if not copies:
-        return
-    whole = sum(copy.ns for copy in copies)
-    page.head("COPIES", "time summed over streams; GB = 10^9 bytes")
-    rows = [
-        (clean(copy.kind), f"{copy.calls:,}", ms(copy.ns, decimals(whole)), moved(copy), bandwidth(copy))
-        for copy in copies
-    ]
-    page.table(rows, ("kind", "calls", "ms", "size", "GB/s"))
-
-
-def moved(copy: CopyTime) -> str:
-    """Bytes in decimal units, as bandwidth counts them."""
-    if copy.bytes is None:
-        return "unknown"
-    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if copy.bytes >= one:
-            return f"{copy.bytes / one:,.1f} {unit}"
-    return f"{copy.bytes} B"
-
-
-def bandwidth(copy: CopyTime) -> str:
-    if copy.bytes is None or copy.ns <= 0:
-        return "unknown"
-    speed = copy.bytes / copy.ns
-    return f"{speed:,.1f}" if speed >= 0.1 else "<0.1"
-
-
-def _launches(page: Page, device: DeviceAdvice) -> None:
-    """How the work was submitted, and what the host waited for."""
-    page.head("LAUNCHES")
-    launches = device.launches
-    linked = device.operations - launches.operations_without_launch
-    text = f"{count_of(launches.linked, 'call')} launched {count_of(linked, 'operation')}"
-    if launches.without_operation:
-        text += f"; {launches.without_operation:,} more calls have no operation in the trace"
-    if launches.operations_without_launch:
-        text += f"; {count_of(launches.operations_without_launch, 'operation')} without a call"
-    page.prose(f"{text}.", "  ")
-    if launches.graph_launches:
-        page.prose(
-            f"{launches.graph_launches:,} of them replayed a graph, {launches.graph_operations:,} operations in all.",
-            "  ",
-        )
-    page.prose(f"The host waited in {waits_of(device)}.", "  ")
-    latency = duration(device.launch_latency_ns) if device.launch_latency_ns else "unknown"
-    queued = "unknown" if device.queued_gap_ns is None else duration(device.queued_gap_ns)
-    page.prose(f"Medians: launch to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
-
-
-def waits_of(device: DeviceAdvice) -> str:
-    told = [
-        count_of(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
-        count_of(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
-    ]
-    allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
-    return " and ".join(told) + allocated
-
-
-def count_of(number: int, one: str, several: str = "") -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
-
-
-def _memory(page: Page, advice: Advice, device: DeviceAdvice | None) -> None:
-    """Peaks of the allocator; 1 GiB = 2^30 bytes."""
-    uses = [use for use in advice.memory if use.peak_allocated is not None or use.peak_reserved is not None]
-    if device is not None and len(advice.devices) > 1:
-        uses = [device.memory] if device.memory is not None and device.memory.peak_allocated is not None else []
-    if not uses:
-        return
-    page.head("MEMORY", "of the allocator; GiB = 2^30 bytes")
-    for use in uses[:4]:
-        page.prose(_use(use), "  ")
-
-
-def _use(use: MemoryUse) -> str:
-    place = "CPU" if use.device < 0 else f"Device {use.device}"
-    parts = [f"peak {size(use.peak_allocated)} allocated"]
-    if use.peak_reserved:
-        parts.append(f"{size(use.peak_reserved)} reserved")
-    if use.baseline is not None:
-        parts.append(f"{size(use.baseline)} at the start")
-    return f"{place}: {', '.join(parts)}."
 
 
 def _devices(page: Page, advice: Advice, first: DeviceAdvice) -> None:
@@ -564,7 +325,7 @@ def _host(page: Page, host: HostAdvice) -> None:
 def _host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -> None:
     if not times:
         return
-    page.head(title, f"{_of(count, times)}wall time, what they call included")
+    page.head(title, f"{shown_of(count, times)}wall time, what they call included")
     whole = max(time.ns for time in times)
     rows = [
         (
@@ -607,20 +368,3 @@ def _caveats(page: Page, advice: Advice) -> None:
         more = f" (and {count_of(len(notes) - 1, 'note')} like it)" if len(notes) > 1 else ""
         number = f" ({count:,})" if count != 1 else ""
         page.prose(f"{clean(code)}{number}: {clean(notes[0].message)}{more}", "    ", first="  ")
-
-
-def decimals(whole_ns: int) -> int:
-    """How many decimals of a millisecond say something beside this whole."""
-    return 1 if whole_ns >= 100_000_000 else 2 if whole_ns >= 10_000_000 else 3
-
-
-def ms(ns: int, places: int) -> str:
-    """Milliseconds for a column; what is there is never 0."""
-    if 0 < ns < 10 ** (6 - places) / 2:
-        return f"<{10**-places:.{places}f}"
-    return f"{ns / 1e6:,.{places}f}"
-
-
-def share_of(part: float) -> str:
-    """A share given as a fraction; several threads may exceed 100 %."""
-    return share(round(part * 1_000_000), 1_000_000)

@@ -19,7 +19,7 @@ from analyzer.graph import Edge, Point
 from analyzer.host import Doing
 from analyzer.intervals import Intervals, merge, subtract, union
 from analyzer.kernels import readable
-from analyzer.report.text import LABELS
+from analyzer.report.words import LABELS
 from analyzer.study import Study
 from analyzer.summary import largest_gaps, readable_host
 from analyzer.trace import NONE, Bool, Int64
