@@ -151,8 +151,9 @@ def _question(lost: int, longest: Evidence) -> Claim:
 def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
     """Whom this rank waits for, or that the others wait for it."""
     found = run.stragglers[0] if run.stragglers else None
-    split = f"Of its exposed communication rank {row.rank} waits {duration(row.waiting_ns)} for others to come and moves bytes "
-    split += f"for {duration(row.moving_ns)}."
+    waits = f"waits {duration(row.waiting_ns)}" if row.waiting_ns else "does not wait"
+    split = f"Of its exposed communication rank {row.rank} {waits} for others to come and moves bytes for "
+    split += f"{duration(row.moving_ns)}."
     formula = f"waiting {row.waiting_ns / 1e6:,.3f} ms + moving {row.moving_ns / 1e6:,.3f} ms"
     formula += f", from the arrivals of {len(run.rows)} ranks"
     if found is None:

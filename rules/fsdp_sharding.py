@@ -98,6 +98,21 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         scale: 1ms
         """,
     ),
+    misses=(
+        # The sizes of the all-reduces are not recorded, so how large the model is cannot be told.
+        """
+        step |.........................
+        host abcnS====================.
+        s7   .aaaaaaabbbbbbbccccccc....
+        s9   ...............nnn........
+        n: ncclDevKernel_AllReduce_Sum_f32_RING_LL
+        memory: 76GB
+        device: H100 SXM
+        phase: training
+        repeat: 4
+        scale: 1ms
+        """,
+    ),
 )
 def fsdp_sharding(study: Study) -> Iterator[Claim]:
     """Data-parallel ranks each keep the whole model's states, and the device is nearly full.

@@ -92,6 +92,20 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         scale: 100us
         """,
     ),
+    misses=(
+        # No record says where the optimizer's step is.
+        """
+        step |..........................
+        host fOOOfOOOfOOOu.S==========.
+        host .bn..bn..bn...............
+        s7   .ffbbnnnffbbnnnffbbnnnuu..
+        O: autograd::engine::evaluate_function: MmBackward0
+        n: ncclDevKernel_AllReduce_Sum_bf16_RING_LL
+        phase: training
+        repeat: 4
+        scale: 100us
+        """,
+    ),
 )
 def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     """Between two steps of the optimizer several backward passes each reduce the whole gradient over the ranks.

@@ -109,6 +109,19 @@ PEERS = {i + FIRST_COPY for i, (direction, _) in enumerate(COPIES) if direction 
         scale: 1ms
         """,
     ),
+    misses=(
+        # Sequence parallelism gathers instead of reducing; sharded weights look the same.
+        """
+        step |..........................................
+        host anbncndneanbncndneS=====================.
+        s7   .anbncndnenanbncndnen.....................
+        n: c10d::_allgather_base_ [4096,4096] bf16 > ncclDevKernel_AllGather_RING_LL
+        device: H100 SXM
+        phase: prefill
+        repeat: 3
+        scale: 1ms
+        """,
+    ),
 )
 def topology(study: Study) -> Iterator[Claim]:
     """Ranks that split layers, or stages that hand on activations, exchange data over PCIe or a network.

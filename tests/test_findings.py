@@ -63,3 +63,31 @@ def test_the_text_shows_the_interval_the_grade_and_what_to_do(advised: Callable[
 def test_the_text_says_why_there_is_no_saving(advised: Callable[[str], Advice]) -> None:
     words = " ".join(render(advised("comm-bound-rank-rank0"), color=False, width=100).split())
     assert "Not priced: a question: it needs the traces of several ranks." in words
+
+
+def test_with_all_ranks_it_is_said_who_comes_late_and_what_is_waiting(sample: Callable[[str], Path]) -> None:
+    advice = advise_traces([read(sample(f"comm-bound-rank-rank{rank}")) for rank in (0, 1)])
+    assert advice.verdict.startswith("rank 1 device 1, which the other ranks wait for: ")
+    titles = {f.rank: f for f in advice.findings if f.rule == "comm-overlap" and f.saving_ns is None}
+    assert titles[0].title == "Waiting for a rank that comes late"
+    assert titles[1].title == "The other ranks wait for this one"
+    assert "Rank 1 comes last to 2 of 5 collectives, which begin 6.00 ms later for it" in titles[0].message
+    assert "waits 4.89 ms for others to come and moves bytes for 11.4 ms" in titles[0].message
+    assert "what takes it longer is loading data" in titles[0].message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gpu-bound-training", "Kernels run 99.7 % of the wall: no idle time is worth a change."),
+        ("multi-stream-events", "No rule has a change worth 1 % of the wall. The largest loss is streams waiting"),
+        (
+            "pageable-copies",
+            "Range: pinned copies return at once, and both directions overlap; they run 1.1 to 2 times",
+        ),
+    ],
+)
+def test_the_text_says_what_is_left_and_why_a_range_is_wide(
+    name: str, words: str, advised: Callable[[str], Advice]
+) -> None:
+    assert words in " ".join(render(advised(name), color=False, width=100).split())

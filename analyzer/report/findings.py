@@ -79,12 +79,13 @@ def _left(device: DeviceAdvice) -> str:
         return f"In {share(ns, device.wall_ns)} {not_recorded(device)}."
     if category == "kernel-time":
         known = device.compute_ns - device.ns_of("unmodelled")
-        told = (
-            f"; those whose work is known need {share(device.ns_of('ideal'), known)} of their time for it"
-            if known
-            else ""
+        if not known:
+            return "Kernels fill the time: what to gain lies inside them."
+        ideal = share(device.ns_of("ideal"), known)
+        return (
+            "Kernels fill the time: what to gain lies inside them. At the device's peaks those of known work would need "
+            f"{ideal} of their time."
         )
-        return f"Kernels fill the time{told}: what to gain lies inside them."
     if category == "copies" and device.compute_ns < FEW_KERNELS * device.wall_ns:
         return f"Copies take {share(ns, device.wall_ns)}, and there are hardly any kernels to hide them behind."
     return f"The largest loss is {called(device, category)}, {share(ns, device.wall_ns)}."
