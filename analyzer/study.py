@@ -8,7 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from analyzer.attribution import START_UP, SUBMITTED, Attribution, attribute
+from analyzer.attribution import START_UP, SUBMITTED, Attribution
+from analyzer.attribution.build import attribute
 from analyzer.critical import CriticalPath, critical_path
 from analyzer.device_timeline import Timeline, timelines
 from analyzer.engines import Use, uses

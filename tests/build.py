@@ -17,7 +17,8 @@ from typing import Any
 
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.analysis import advise_traces
-from analyzer.attribution import Attribution, attribute
+from analyzer.attribution import Attribution
+from analyzer.attribution.build import attribute
 from analyzer.device_timeline import Timeline, timelines
 from analyzer.host import read_host
 from analyzer.ingest.chrome import parse

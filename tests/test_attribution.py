@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from analyzer.attribution import CATEGORIES, IDLE, SIDES
@@ -546,7 +547,7 @@ def test_pieces_cover_every_gap_in_order() -> None:
     pieces, gaps = found.pieces, found.timeline.gaps
     assert (pieces.start[1:] >= pieces.end[:-1]).all()
     for i in range(len(gaps)):
-        mine = found.pieces_of_gap[i]
+        mine = np.flatnonzero(pieces.gap == i)
         assert pieces.start[mine[0]] == gaps.start[i]
         assert pieces.end[mine[-1]] == gaps.end[i]
         assert (pieces.start[mine[1:]] == pieces.end[mine[:-1]]).all()

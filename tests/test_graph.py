@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from analyzer.analysis import advise_traces
-from analyzer.attribution import attribute
+from analyzer.attribution.build import attribute
 from analyzer.changes import Change, scaled, without_host, without_waits
 from analyzer.device_timeline import timelines
 from analyzer.graph import Edge, Graph, Point

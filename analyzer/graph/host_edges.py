@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.attribution import IDLE, Attribution, causes_of_segments, silent_cause
+from analyzer.attribution import IDLE, Attribution
+from analyzer.attribution.host_side import causes_of_segments, silent_cause
 from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host

@@ -57,7 +57,7 @@ COLUMNS = ("kind", "name_code", "process", "thread", "device", "stream", "bytes"
 
 def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
     """Processor seconds of each stage, in this process; compiled code is made before the clock starts."""
-    from analyzer.attribution import attribute
+    from analyzer.attribution.build import attribute
     from analyzer.device_timeline import timelines
     from analyzer.graph.build import build_graph
     from analyzer.host import read_host

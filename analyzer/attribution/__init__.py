@@ -1,0 +1,155 @@
+"""GPU wall time split into causes that add up to it exactly.
+
+Every nanosecond of a device's window gets one cause. While an operation runs it is the operation's (compute before
+communication before copies); an idle one belongs to what the gap's closing operation was waiting for:
+
+    gap start ───── host's side ───── launch starts ── submitted side ── gap end, the closing operation starts
+                    what the launching thread did       call running, then returned
+
+The causes are worked out once for the whole trace as *pieces* of idle time; a window or a step is a clip of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Timeline, exposed
+from analyzer.trace import Bool, Int8, Int64
+
+CATEGORIES = {
+    "ideal": "useful",
+    "tail": "implicit-barriers",
+    "ramp": "memory-bubbles",
+    "activation-traffic": "activation-round-trips",
+    "inefficiency": "kernel-inefficiency",
+    "unmodelled": "kernel-time",
+    "exposed-communication": "communication",
+    "exposed-copy": "copies",
+    "memset": "copies",
+    "dataloader": "dataloader-gaps",
+    "host-sync": "implicit-barriers",
+    "dependency-wait": "implicit-barriers",
+    "framework": "launch-overhead",
+    "python": "launch-overhead",
+    "launch-call": "launch-overhead",
+    "launch-latency": "launch-overhead",
+    "queued-gap": "launch-overhead",
+    "copy-staging": "copies",
+    "allocator": "host-stalls",
+    "module-load": "host-stalls",
+    "compile": "host-stalls",
+    "garbage-collection": "host-stalls",
+    "profiler": "profiler",
+    "host-unknown": "unattributed",
+    "device-unknown": "unattributed",
+}
+BUSY = (
+    "ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled", "exposed-communication", "exposed-copy",
+    "memset",
+)  # fmt: skip
+IDLE = tuple(cause for cause in CATEGORIES if cause not in BUSY)
+CODE = {cause: code for code, cause in enumerate(IDLE)}
+SIDES = ("host", "submitted", "unlinked")
+HOST, SUBMITTED, UNLINKED = range(3)
+START_UP = ("module-load", "allocator", "compile")
+# Causes that a draining synchronisation may stand behind: what the host does to refill the queue.
+GENERIC = tuple(CODE[cause] for cause in ("framework", "python", "launch-call", "host-unknown"))
+STAGING_NS = 50_000  # a copy call that runs longer before its copy starts is filling a staging buffer
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Idle time cut by cause; k disjoint pieces in time order that cover every gap exactly."""
+
+    start: Int64
+    end: Int64
+    gap: Int64
+    """[k] index into the timeline's gaps."""
+    cause: Int8
+    """[k] index into IDLE."""
+    side: Int8
+    """[k] index into SIDES."""
+    row: Int64
+    """[k] the record that decided (for a refill: the blocking call), -1 when nothing was recorded."""
+    modelled: Bool
+    """[k] rests on a threshold or an inference, not on a record alone."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Item(NamedTuple):
+    """A part of the wall time."""
+
+    when: str
+    cause: str
+    grade: str
+    side: str | None
+    detail: str
+    ns: int
+
+    @property
+    def category(self) -> str:
+        return CATEGORIES[self.cause]
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """The causes of one device's idle time, for the whole trace."""
+
+    timeline: Timeline
+    pieces: Pieces
+    blocking: Blocking
+    launch_latency_ns: int
+    """Median from call start to operation start of launches into an idle device; 0 when there is none."""
+    queued_gap_ns: int | None
+    """Median gap between operations of a stream when the next one was already queued; None when there is none."""
+    explained_ns: int
+    """The longest wait of a submitted operation that counts as explained."""
+
+    def partition(self, start: int, end: int) -> list[Item]:
+        """The wall time of [start, end) by cause; the parts add up to it exactly."""
+        sums: dict[Item, int] = defaultdict(int)
+        for what, busy_ns in exposed(self.timeline, start, end):
+            sums[_busy_item(what)] += busy_ns
+        pieces = self.pieces
+        ns = np.minimum(pieces.end, end) - np.maximum(pieces.start, start)
+        inside = np.flatnonzero(ns > 0)
+        is_copy = np.isin(pieces.row, self.blocking.row[self.blocking.is_copy])
+        refill = (pieces.cause == CODE["host-sync"]).astype(np.int64) * (1 + is_copy)
+        key = ((pieces.cause.astype(np.int64) * 3 + pieces.side) * 2 + pieces.modelled) * 3 + refill
+        totals = np.zeros(int(key[inside].max()) + 1 if len(inside) else 0, np.int64)
+        np.add.at(totals, key[inside], ns[inside])
+        for number in np.flatnonzero(totals).tolist():
+            rest, detail = divmod(number, 3)
+            rest, modelled = divmod(rest, 2)
+            cause, side = divmod(rest, 3)
+            item = Item(
+                "idle", IDLE[cause], "modelled" if modelled else "measured", SIDES[side],
+                ("", "sync", "blocking copy")[detail], 0,
+            )  # fmt: skip
+            sums[item] += int(totals[number])
+        items = [item._replace(ns=ns) for item, ns in sums.items() if ns]
+        return sorted(items, key=lambda item: -item.ns)
+
+    def by_cause(self, start: int, end: int) -> dict[str, int]:
+        """ns of each cause in [start, end)."""
+        sums: dict[str, int] = defaultdict(int)
+        for item in self.partition(start, end):
+            sums[item.cause] += item.ns
+        return dict(sums)
+
+
+def _busy_item(what: int) -> Item:
+    if what == COMPUTE:
+        return Item("compute", "unmodelled", "measured", None, "", 0)
+    if what == COMMUNICATION:
+        return Item("communication", "exposed-communication", "measured", None, "", 0)
+    if what == SET:
+        return Item("copy", "memset", "measured", None, "", 0)
+    direction, memory = COPIES[what - FIRST_COPY]
+    return Item("copy", "exposed-copy", "measured", None, f"{direction} {memory}".strip(), 0)

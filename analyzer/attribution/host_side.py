@@ -1,0 +1,193 @@
+"""Idle time before the closing operation was submitted: what the launching thread did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from analyzer.attribution import CODE, HOST, STAGING_NS, Pieces
+from analyzer.attribution.calls import Calls
+from analyzer.attribution.pieces import with_cause
+from analyzer.device_timeline import Blocking, Gaps, Timeline
+from analyzer.host import Doing, Host, Segments
+from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder
+from analyzer.trace import NONE, Bool, Int8, Int64, Kind
+
+GAPS_AT_ONCE = 4_096
+HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for Python
+
+
+def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) -> Iterable[Pieces]:
+    """What the launching thread did before the closing operation was submitted (rules 2 to 4)."""
+    parts = Intervals(gaps.start, gaps.submitted)
+    keep = np.flatnonzero((parts.end > parts.start) & ~gaps.unlinked)
+    left = Overlaps(parts.start[keep], parts.end[keep], keep, np.full(len(keep), NONE))
+    host = timeline.host
+    passes = list(_candidates(gaps, host))
+    returned = np.sort(timeline.trace.end_ns[blocking.row])
+
+    def by_record(found: Overlaps, segments: Segments) -> Pieces:
+        return _merged(_record_pieces(timeline, found, segments, blocking, calls), returned)
+
+    def by_hole(found: Overlaps, segments: Segments) -> Pieces:
+        return with_cause(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
+
+    active = {t: _active(s) for t, s in host.segments.items()}
+    for threads in passes:
+        left, pieces = _claim(left, threads, active, by_record)
+        yield from pieces
+    if not timeline.trace.has_frames:
+        holes = {t: _holes(timeline, s) for t, s in host.segments.items()}
+        for threads in passes:
+            left, pieces = _claim(left, threads, holes, by_hole)
+            yield from pieces
+    yield with_cause(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))
+
+
+def _candidates(gaps: Gaps, host: Host) -> Iterable[Int64]:
+    """[g] threads to ask, best first: the closing launch's, the previous gap's, then the others by launches."""
+    yield gaps.thread
+    known = np.maximum.accumulate(np.where(gaps.thread != NONE, np.arange(len(gaps)), -1))
+    previous = np.concatenate([[-1], known[:-1]]) if len(gaps) else known
+    yield np.where(previous >= 0, gaps.thread[previous], NONE)
+    for thread in host.launching:
+        yield np.full(len(gaps), thread, np.int64)
+
+
+def _claim(
+    left: Overlaps, threads: Int64, segments: dict[int, Segments], give: Callable[[Overlaps, Segments], Pieces]
+) -> tuple[Overlaps, list[Pieces]]:
+    """Give the parts that are left (`left.left` is their gap) to their gap's thread where it has a segment.
+
+    Block by block: what a gap of a large trace holds in records is many times its own size.
+    """
+    claimed: list[Pieces] = []
+    if not len(left.start):
+        return left, claimed
+    wanted = threads[left.left]
+    rest = []
+    for thread in ascending(wanted).tolist():
+        everything = np.flatnonzero(wanted == thread)
+        if thread not in segments:
+            rest.append(Overlaps(*(column[everything] for column in left)))
+            continue
+        for first in range(0, len(everything), GAPS_AT_ONCE):
+            mine = everything[first : first + GAPS_AT_ONCE]
+            parts = Intervals(left.start[mine], left.end[mine])
+            found = overlaps(parts, segments[thread].span)
+            free = remainder(parts, found)
+            rest.append(free._replace(left=left.left[mine[free.left]]))
+            if len(found.start):
+                claimed.append(give(found._replace(left=left.left[mine[found.left]]), segments[thread]))
+    merged = Overlaps(*(np.concatenate(columns) for columns in zip(*rest, strict=True)))
+    order = np.argsort(merged.start, kind="stable")
+    return Overlaps(*(column[order] for column in merged)), claimed
+
+
+def _merged(pieces: Pieces, returned: Int64) -> Pieces:
+    """Neighbours that touch in the same gap for the same cause as one, with the record of the longest.
+
+    A piece still begins where one began after a blocking call returned: from there on the call's credit counts.
+    """
+    if len(pieces) < 2:
+        return pieces
+    begins = np.ones(len(pieces), np.bool_)
+    begins[1:] = pieces.start[1:] != pieces.end[:-1]
+    for column in (pieces.gap, pieces.cause, pieces.modelled):
+        begins[1:] |= column[1:] != column[:-1]
+    after = np.searchsorted(pieces.start, returned, side="left")
+    begins[after[after < len(pieces)]] = True
+    first = np.flatnonzero(begins)
+    last = np.concatenate([first[1:] - 1, [len(pieces) - 1]])
+    length = pieces.end - pieces.start
+    longest = np.flatnonzero(length == np.maximum.reduceat(length, first)[np.cumsum(begins) - 1])
+    of = longest[np.searchsorted(longest, first, side="left")]
+    return Pieces(
+        pieces.start[first], pieces.end[last], pieces.gap[first], pieces.cause[first], pieces.side[first],
+        pieces.row[of], pieces.modelled[first],
+    )  # fmt: skip
+
+
+def _active(segments: Segments) -> Segments:
+    return segments.where(segments.doing != Doing.WAITING)
+
+
+def _holes(timeline: Timeline, segments: Segments) -> Segments:
+    """Short holes between the records of a thread that records operators; the row is the record before."""
+    start, end = segments.end[:-1], segments.start[1:]
+    short = (end > start) & (end - start <= HOLE_NS) & _python_holes(timeline, segments)
+    return Segments(
+        start[short], end[short], segments.row[:-1][short], np.full(int(short.sum()), Doing.PYTHON, np.int8)
+    )
+
+
+def _python_holes(timeline: Timeline, segments: Segments) -> bool:
+    """Holes of this thread are Python: it records operators, and nothing records frames."""
+    return not timeline.trace.has_frames and bool((timeline.trace.kind[segments.row] == Kind.OPERATOR).any())
+
+
+def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Int64:
+    """[k] for unexplained parts the waiting frame of the closing thread, where it shows one."""
+    rows = np.full(len(left.start), NONE, np.int64)
+    for thread, segments in host.segments.items():
+        at = np.searchsorted(segments.start, left.start, side="right") - 1
+        inside = (
+            (at >= 0) & (left.start < segments.end[np.maximum(at, 0)])
+            if len(segments.start)
+            else np.zeros(len(rows), np.bool_)
+        )
+        mine = inside & ((gaps.thread[left.left] == thread) | (rows == NONE))
+        rows[mine] = segments.row[at[mine]]
+    return rows
+
+
+_BY_DOING = np.full(len(Doing), CODE["host-unknown"], np.int8)
+for _doing, _cause in {
+    Doing.PROFILER: "profiler", Doing.GARBAGE: "garbage-collection", Doing.DATALOADER: "dataloader",
+    Doing.COMPILE: "compile", Doing.SYNC: "host-sync", Doing.COPY_CALL: "launch-call", Doing.ALLOCATOR: "allocator",
+    Doing.MODULE: "module-load", Doing.CALL: "launch-call", Doing.OPERATOR: "framework", Doing.PYTHON: "python",
+    Doing.RANGE: "python",
+}.items():  # fmt: skip
+    _BY_DOING[_doing] = CODE[_cause]
+
+
+def _record_pieces(
+    timeline: Timeline, found: Overlaps, segments: Segments, blocking: Blocking, calls: Calls
+) -> Pieces:  # fmt: skip
+    cause, modelled = _record_causes(
+        timeline, segments.row[found.right], segments.doing[found.right], found.end - found.start, blocking, calls
+    )
+    side = np.full(len(cause), HOST, np.int8)
+    return Pieces(found.start, found.end, found.left, cause, side, segments.row[found.right], modelled)
+
+
+def _record_causes(
+    timeline: Timeline, row: Int64, doing: Int8, ns: Int64, blocking: Blocking, calls: Calls
+) -> tuple[Int8, Bool]:
+    """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
+    cause = _BY_DOING[doing]
+    copy_call = doing == Doing.COPY_CALL
+    cause[copy_call & np.isin(row, blocking.row)] = CODE["host-sync"]
+    staging = copy_call & (cause == CODE["launch-call"]) & (ns > STAGING_NS)
+    cause[staging] = CODE["copy-staging"]
+    first = (doing == Doing.CALL) & np.isin(row, np.fromiter(calls.slow_first, np.int64))
+    cause[first] = CODE["module-load"]
+    soft = doing == Doing.RANGE
+    if timeline.trace.format == "nsight":  # an NVTX range says what the program was about, not that Python ran
+        cause[soft] = CODE["host-unknown"]
+    return cause, staging | first | soft
+
+
+def causes_of_segments(timeline: Timeline, blocking: Blocking) -> Iterable[tuple[int, Segments, Int8]]:
+    """For each launching thread the cause that each stretch of its time is, should the device wait for it."""
+    calls = Calls(timeline)
+    for thread, segments in timeline.host.segments.items():
+        ns = segments.end - segments.start
+        yield thread, segments, _record_causes(timeline, segments.row, segments.doing, ns, blocking, calls)[0]
+
+
+def silent_cause(timeline: Timeline, segments: Segments, ns: Int64) -> Int8:
+    """[k] the cause of holes of these lengths between a thread's records."""
+    python = _python_holes(timeline, segments) & (ns <= HOLE_NS)
+    return np.where(python, CODE["python"], CODE["host-unknown"]).astype(np.int8)
