@@ -8,6 +8,7 @@ from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes, of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES
+from analyzer.harness import measures
 from analyzer.health import in_graph_replay
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
@@ -161,9 +162,14 @@ def _forbids(study: Study) -> Iterator[Evidence]:
     """Blocking calls inside the window: each ends what can be captured."""
     blocking, trace, window = study.attribution.blocking, study.trace, study.window
     inside = (trace.end_ns[blocking.row] >= window.start_ns) & (trace.end_ns[blocking.row] < window.end_ns)
-    for copies, what in ((False, "synchronisations"), (True, "blocking copies")):
+    inside &= blocking.is_copy | ~measures(study, blocking.row)
+    for copies, one, many in (
+        (False, "synchronisation", "synchronisations"),
+        (True, "blocking copy", "blocking copies"),
+    ):
         if len(rows := blocking.row[inside & (blocking.is_copy == copies)]):
-            yield of_rows(study, rows, f"{len(rows)} {what} ({trace.label(int(rows[0]))})")
+            what = one if len(rows) == 1 else many
+            yield of_rows(study, rows, f"{len(rows):,} {what} ({trace.label(int(rows[0]))})")
 
 
 def _doubts(study: Study, recorded: bool, lost: int) -> Iterator[str]:

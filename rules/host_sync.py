@@ -1,4 +1,3 @@
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -10,14 +9,13 @@ from analyzer.evidence import of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES, plain_synchronisations
 from analyzer.graph import Graph
+from analyzer.harness import measures
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.summary import user_line
-from analyzer.trace import NONE, Bool, Int64
+from analyzer.trace import Int64
 from analyzer.units import share, times
 
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
-MEASURES = re.compile(r"profil|bench|timeit|timing|timer|measure|stopwatch", re.I)  # in the line of who measures
 
 
 @rule(
@@ -114,7 +112,7 @@ def host_sync(study: Study) -> Iterator[Claim]:
     """
     window, attribution, trace = study.window, study.attribution, study.trace
     blocking, pieces = attribution.blocking, attribution.pieces
-    measuring = blocking.row[~blocking.is_copy & _measures(study, blocking.row)]
+    measuring = blocking.row[~blocking.is_copy & measures(study, blocking.row)]
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
     ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
     mine = (pieces.cause == CODE["host-sync"]) & (ns > 0) & ~np.isin(pieces.row, left_out)
@@ -155,24 +153,3 @@ def _without(which: Callable[[Graph], Int64], stay: Int64) -> Change:
         return without_waits(np.setdiff1d(which(graph), stay).tolist())(graph)
 
     return change
-
-
-def _measures(study: Study, rows: Int64) -> Bool:
-    """[k] the call belongs to a profiler or a timing harness: by its line of Python, or by its place between steps."""
-    timeline, trace = study.timeline, study.trace
-    frames, which = np.unique(timeline.host.frame[rows], return_inverse=True)
-    lines = [user_line(timeline, frame) for frame in frames.tolist()]
-    named = np.array([MEASURES.search(line) is not None for line in lines], np.bool_)[which]
-    linked = np.flatnonzero(timeline.linked)
-    step = study.of_step[linked].astype(np.int64)
-    if not (step != NONE).any():  # without steps the window is one
-        step = np.where(np.isin(linked, study.operations), 0, NONE)
-    launched = trace.start_ns[timeline.launch[linked]]
-    order = np.argsort(launched, kind="stable")
-    launched, step = launched[order], step[order]
-    after = np.searchsorted(launched, trace.start_ns[rows])
-    last, following = np.append(step, NONE)[after - 1], np.append(step, NONE)[after]
-    last = np.where(after == 0, NONE, last)
-    reads = timeline.host.operator[rows] != NONE  # .item() and the like: what waits inside an operator wants the value
-    reads |= np.isin(rows, np.setdiff1d(rows, plain_synchronisations(study.graph)))
-    return np.asarray(named | ((last != following) & ~reads), np.bool_)

@@ -30,7 +30,7 @@ LAYERS: tuple[set[str], ...] = (
     {"fixes"},
     {"study"},
     {"rule", "collectives", "chains", "decoding", "pricing"},
-    {"passes"},
+    {"passes", "harness"},
     {"evidence", "engine", "digest", "ranks", "ladder", "serving"},
     {"rendezvous"},
     {"advice", "progress"},

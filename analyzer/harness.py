@@ -1,0 +1,35 @@
+"""Synchronisations that belong to who measures, not to the program that is measured."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from analyzer.fixes import plain_synchronisations
+from analyzer.study import Study
+from analyzer.summary import user_line
+from analyzer.trace import NONE, Bool, Int64
+
+MEASURES = re.compile(r"profil|bench|timeit|timing|timer|measure|stopwatch", re.I)  # in the line of who measures
+
+
+def measures(study: Study, rows: Int64) -> Bool:
+    """[k] the call belongs to a profiler or a timing harness: by its line of Python, or by its place between steps."""
+    timeline, trace = study.timeline, study.trace
+    frames, which = np.unique(timeline.host.frame[rows], return_inverse=True)
+    lines = [user_line(timeline, frame) for frame in frames.tolist()]
+    named = np.array([MEASURES.search(line) is not None for line in lines], np.bool_)[which]
+    linked = np.flatnonzero(timeline.linked)
+    step = study.of_step[linked].astype(np.int64)
+    if not (step != NONE).any():  # without steps the window is one
+        step = np.where(np.isin(linked, study.operations), 0, NONE)
+    launched = trace.start_ns[timeline.launch[linked]]
+    order = np.argsort(launched, kind="stable")
+    launched, step = launched[order], step[order]
+    after = np.searchsorted(launched, trace.start_ns[rows])
+    last, following = np.append(step, NONE)[after - 1], np.append(step, NONE)[after]
+    last = np.where(after == 0, NONE, last)
+    reads = timeline.host.operator[rows] != NONE  # .item() and the like: what waits inside an operator wants the value
+    reads |= np.isin(rows, np.setdiff1d(rows, plain_synchronisations(study.graph)))
+    return np.asarray(named | ((last != following) & ~reads), np.bool_)
