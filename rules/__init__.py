@@ -28,13 +28,15 @@ events behind it (`analyzer.evidence`), the formula with its numbers, and a `fix
 an optimistic form (`analyzer.fixes`, `analyzer.changes`). The engine replays it, alone and on top of better ones; a rule
 never states a saving itself. Without a fix a claim is a question or a statement. Claims about less than 1 % of the wall, or
 that would save less, are dropped by the engine. `doubts` are why it may be wrong here; they make the confidence low. That
-fewer than three steps were recorded need not be said: the engine does.
+fewer than three steps were recorded need not be said: the engine does. A rule that says several things gives each a `title`.
+Advice is in the words of what the trace shows: PyTorch's, or CUDA's where there is none (`analyzer.engines.is_pytorch`).
 
 *Numbers*: one that a document claims is read from facts.toml (`value("key", "field")`), one of a device from hardware.toml
 (`study.hardware`). A threshold of our own is a constant with a sentence on how it was chosen.
 
 *Cases* are drawings (`analyzer.diagram`): `fires`, in which the rule speaks; `quiet`, near misses in which it must not, more
 of them than of the first; `misses`, known failures, in which it ought to speak. They are tests and illustrations.
+What all rules advise for the sample traces is kept in tests/golden.json; `python -m tests.golden` writes it anew.
 
 A rule imports from `analyzer`, never from another rule. One that raises is reported beside the findings of the others.
 """
