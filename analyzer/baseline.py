@@ -2,7 +2,7 @@
 
     {"baseline": 1, "hardware": {"NVIDIA H100 80GB HBM3": [run, …], "Tesla V100-SXM2-16GB": [run, …]}}
 
-A run is what `analyzer.runs.Run.to_json` gives: reviewed as text, the newest last.
+A run is what `analyzer.kept_run.Run.to_json` gives: reviewed as text, the newest last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from analyzer.analysis import advise_traces
 from analyzer.errors import BadUsage
 from analyzer.ingest import find_traces, read
-from analyzer.runs import Run, run_of
+from analyzer.kept_run import Run, run_of
 from analyzer.study import Request
 
 SCHEMA = 1

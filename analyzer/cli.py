@@ -22,7 +22,7 @@ from analyzer.spread import Looked, look_at
 from analyzer.study import Request, Study, read_size
 
 if TYPE_CHECKING:
-    from analyzer.gating import Outcome
+    from analyzer.gate import Outcome
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 DESCRIPTION = """\
@@ -273,7 +273,7 @@ def about_rules(options: argparse.Namespace) -> str:
 
 def run_gates(options: argparse.Namespace, request: Request) -> int:
     """Read, analyse, hold against earlier runs and limits, write."""
-    from analyzer.gating import Outcome, gates, nothing_after
+    from analyzer.gate import Outcome, gates, nothing_after
     from analyzer.report.gate import github, render_checks, render_comparison
     from analyzer.report.terminal import encodable
     from analyzer.report.text import render

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.runs import HOST, Lane, Run
+from analyzer.kept_run import HOST, Lane, Run
 
 OTHER_WORK = 1.5  # matrix kernels a step on one side above this many times the other's: another model or batch
 PARTIAL = {

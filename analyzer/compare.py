@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from analyzer.comparability import other_options, same_conditions, same_devices, same_recording
+from analyzer.kept_run import Lane, Run, middle
 from analyzer.noise import Shift, shift, spread_of_runs
-from analyzer.runs import Lane, Run, middle
 
 IMPROVED, REGRESSED, SAME = "improved", "regressed", "no difference beyond noise"
 TOO_FEW, NOT_COMPARABLE = "too few steps to tell", "not comparable"

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, is_graph_launch
-from analyzer.efficiency import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes
 from analyzer.facts import value
 from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
@@ -24,6 +23,7 @@ from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64, Kind
 from analyzer.units import duration
+from analyzer.utilisation import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes
 
 HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
 IN_GRAPH = 0.5  # share of operations from which a replay is a whole pass

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from analyzer.session import Efficiency
+    from analyzer.pytest_fixture import Efficiency
 
 MARKER = (
     'efficiency(idle="10%", launches=200, …, against="name"): limits on what `efficiency.record` or `efficiency.check` '
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def efficiency(request: pytest.FixtureRequest) -> Efficiency:
     """Records a block, or reads a trace, and holds it against the test's limits and baseline."""
-    from analyzer.session import Efficiency
+    from analyzer.pytest_fixture import Efficiency
 
     item: pytest.Item = request.node
     item.user_properties[:] = [pair for pair in item.user_properties if not pair[0].startswith(PREFIX)]

@@ -12,7 +12,6 @@ from analyzer.attribution import START_UP, SUBMITTED, Attribution
 from analyzer.attribution.build import attribute
 from analyzer.critical import CriticalPath, critical_path
 from analyzer.device_timeline import Timeline, timelines
-from analyzer.engines import Use, uses
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import Fix, Saving, saving
 from analyzer.graph import Graph
@@ -25,6 +24,7 @@ from analyzer.phase import Phase, detect
 from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
 from analyzer.run import Run
+from analyzer.software import Use, uses
 from analyzer.summary import inside
 from analyzer.trace import Device, Int64, Note, Process, Trace
 from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps

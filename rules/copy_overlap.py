@@ -6,12 +6,12 @@ import numpy as np
 from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.device_timeline import COPIES, FIRST_COPY
-from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
 from analyzer.graph import Graph
 from analyzer.rule import Claim, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Int64
 from analyzer.units import share

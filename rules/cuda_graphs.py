@@ -4,13 +4,13 @@ from dataclasses import replace
 import numpy as np
 
 from analyzer.changes import regions
-from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes, of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.harness import measures
 from analyzer.health import in_graph_replay
 from analyzer.rule import Claim, Evidence, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Kind
 from analyzer.units import share

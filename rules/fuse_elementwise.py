@@ -5,12 +5,12 @@ import numpy as np
 
 from analyzer.chains import Chain, chains, graph_index, operators_of
 from analyzer.changes import Change, fused
-from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
 from analyzer.rule import Claim, Evidence, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Int64
 from analyzer.units import share

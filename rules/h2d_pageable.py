@@ -3,11 +3,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.device_timeline import COPIES, FIRST_COPY
-from analyzer.engines import is_pytorch
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.units import share
 

@@ -1,10 +1,10 @@
 from collections.abc import Iterator
 
 from analyzer.chains import LIGHT, most_common_class
-from analyzer.engines import is_pytorch
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.units import share
 

@@ -16,8 +16,8 @@ from analyzer.cli import main
 from analyzer.compare import IMPROVED, NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare
 from analyzer.errors import BadUsage
 from analyzer.ingest import read
+from analyzer.kept_run import Run, run_of
 from analyzer.noise import shift, spread_of_runs
-from analyzer.runs import Run, run_of
 from analyzer.study import Request
 from analyzer.summary import KernelTime
 from tests.advices import MS, advice, device, host

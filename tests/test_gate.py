@@ -10,10 +10,10 @@ import pytest
 
 from analyzer.advice import Advice
 from analyzer.attribution import CATEGORIES
+from analyzer.budget import BROKEN, OK, UNKNOWN, Check, budget, check, load
+from analyzer.budget_numbers import GETTERS
 from analyzer.cli import main
 from analyzer.errors import BadUsage
-from analyzer.gate import BROKEN, OK, UNKNOWN, Check, budget, check, load
-from analyzer.getters import GETTERS
 from analyzer.quantity import NUMBER, SHARE, SIZE, TIME, parse, shown
 from analyzer.trace import Note
 from tests.advices import MS, advice, device, host

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 import scipy.stats  # noqa: F401  pytester forgets what a run imports, and this cannot be imported twice
 
+import analyzer.pytest_fixture
 import analyzer.report.html
-import analyzer.session
 from analyzer.analysis import examine
 from analyzer.ingest import read
 from tests.build import call, kernel, step, written
@@ -352,7 +352,7 @@ def test_options_and_marker_explain_themselves(suite: pytest.Pytester) -> None:
 
 def test_the_plugin_loads_nothing_heavy() -> None:
     code = (
-        "import sys, analyzer.pytest_plugin; heavy = {'numpy', 'scipy', 'torch', 'pandas', 'numba', 'analyzer.session'}; "
+        "import sys, analyzer.pytest_plugin; heavy = {'numpy', 'scipy', 'torch', 'pandas', 'numba', 'analyzer.pytest_fixture'}; "
         "sys.exit(' '.join(sorted(heavy & set(sys.modules))) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

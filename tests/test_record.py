@@ -11,8 +11,8 @@ import pytest
 
 import analyzer
 from analyzer.api import advise
+from analyzer.budget import Budget, check, limits_of
 from analyzer.errors import BadUsage
-from analyzer.gate import Budget, check, limits_of
 from analyzer.record import Recorder, Settings, record, told
 from analyzer.record.script import main
 

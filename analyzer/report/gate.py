@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analyzer.budget import BROKEN, OK, UNKNOWN, Check
 from analyzer.compare import Change, Comparison, LaneChange, Timing, ms
-from analyzer.gate import BROKEN, OK, UNKNOWN, Check
 from analyzer.quantity import shown
 from analyzer.report.terminal import Page, clean
 

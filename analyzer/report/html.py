@@ -22,8 +22,8 @@ import jinja2
 from markupsafe import Markup
 
 from analyzer.advice import Advice, DeviceAdvice
+from analyzer.budget import Check
 from analyzer.compare import Comparison
-from analyzer.gate import Check
 from analyzer.report import charts
 from analyzer.report.ranks import lines as rank_lines
 from analyzer.report.shareable import shareable

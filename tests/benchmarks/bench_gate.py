@@ -17,7 +17,7 @@ import numpy as np
 from analyzer.analysis import advise_traces
 from analyzer.compare import IMPROVED, REGRESSED, compare
 from analyzer.ingest import read
-from analyzer.runs import Lane, Run, periods, run_of
+from analyzer.kept_run import Lane, Run, periods, run_of
 from traces.recipe import parse
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.attribution import CATEGORIES
+from analyzer.kept_run import counts
 from analyzer.quantity import NUMBER, SHARE, SIZE, TIME
-from analyzer.runs import counts
 
 Device = Mapping[str, Any]
 Evidence = Callable[[Device], str]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from analyzer.efficiency import Efficiency, efficiency
 from analyzer.hardware import hardware
 from analyzer.inkernel import InKernel
 from analyzer.phase import DECODE, TRAINING, Phase
+from analyzer.utilisation import Efficiency, efficiency
 from tests.build import call, kernel, op, timeline
 
 BF16 = "c10::BFloat16"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from analyzer.diagram import parse
-from analyzer.engines import is_pytorch, uses
 from analyzer.ingest import read
+from analyzer.software import is_pytorch, uses
 from tests.build import annotation, call, frame, kernel, op, trace
 
 

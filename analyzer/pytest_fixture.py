@@ -15,13 +15,13 @@ import pytest
 from analyzer.advice import Advice
 from analyzer.analysis import examine
 from analyzer.baseline import Baseline
+from analyzer.budget import OK, SETTINGS, Budget, Check, check, limits_of
 from analyzer.compare import NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare, count_changes
 from analyzer.errors import AdviseError, BadUsage
-from analyzer.gate import OK, SETTINGS, Budget, Check, check, limits_of
 from analyzer.ingest import find_traces, read
+from analyzer.kept_run import Run, run_of
 from analyzer.quantity import shown
 from analyzer.record import Recording, Settings, import_torch
-from analyzer.runs import Run, run_of
 from analyzer.study import Study
 
 NOT_LIMITS = ("against", "unknown", "aggregate", "level")
