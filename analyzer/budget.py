@@ -243,8 +243,12 @@ def check(advice: Mapping[str, Any], wanted: Budget) -> list[Check]:
             if limit.rank in (None, key[0]) and limit.device in (None, key[1])
         }
         if not about:
-            scope = f"rank {limit.rank}" if limit.rank is not None else f"device {limit.device}"
-            raise BadUsage(f"{wanted.source}: {limit.name} of {scope}: the recording has no such device")
+            what, number, at = ("device", limit.device, 1) if limit.rank is None else ("rank", limit.rank, 0)
+            there = ", ".join(str(key[at]) for key in sorted(groups, key=str) if key[at] is not None)
+            raise BadUsage(
+                f"{wanted.source}: {limit.name} of {what} {number}: the recording has no such {what}"
+                + (f", only {there}" if there else "")
+            )
         found += [_check(limit, key, devices, wanted, health) for key, devices in about.items()]
     return found
 
