@@ -33,7 +33,10 @@ def measure(job: str, path: Path) -> tuple[float, float]:
     """Seconds from start to exit, and peak memory in bytes."""
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN.format(job=JOBS[job]), str(path)], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", "-c", RUN.format(job=JOBS[job]), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return time.perf_counter() - began, float(done.stdout.split()[-1]) * 1024
 
@@ -67,7 +70,9 @@ def main() -> None:
             ours = statistics.median(seconds for seconds, _ in found["advise", plain])
             for (name, path), runs in found.items():
                 seconds, peak = (statistics.median(column) for column in zip(*runs, strict=True))
-                print(f"{path.name:>14} {name:<12} {seconds:7.2f} {seconds / ours:9.1f}x {peak / length:9.2f}", flush=True)
+                print(
+                    f"{path.name:>14} {name:<12} {seconds:7.2f} {seconds / ours:9.1f}x {peak / length:9.2f}", flush=True
+                )
             plain.unlink()
             packed.unlink()
 
