@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from analyzer.facts import fact
+from analyzer.facts import documents, fact
 from analyzer.fixes import Fix
 from analyzer.study import Study
 from analyzer.trace import Kind
@@ -82,6 +82,11 @@ class Source:
     says: str
     correction: str | None
     """What is right instead, where the document errs."""
+
+    @property
+    def title(self) -> str:
+        """The document's, for people."""
+        return documents().get(self.document, self.document)
 
 
 @dataclass(frozen=True)

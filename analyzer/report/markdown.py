@@ -107,7 +107,7 @@ def _details(number: int, finding: Finding) -> list[str]:
         lines.append(f"- doubtful: {escaped('; '.join(finding.doubts))}")
     if finding.verify:
         lines.append(f"- verify: {escaped(finding.verify)}")
-    sources = "; ".join(dict.fromkeys(f"{s.document}, {s.section}" for s in finding.sources))
+    sources = "; ".join(dict.fromkeys(f"{s.title}, {s.section}" for s in finding.sources))
     if sources:
         lines.append(f"- sources: {escaped(sources)}")
     return [*lines, "", "</details>", ""]

@@ -69,7 +69,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 def _source(source: Source) -> str:
     corrected = f" Corrected: {source.correction}" if source.correction else ""
-    return f"{source.document}, {source.section}: {source.says}{corrected}"
+    return f"{source.title}, {source.section}: {source.says}{corrected}"
 
 
 def _result(finding: Finding, rule: int, wall: int, device: str, folder: Path) -> dict[str, Any]:
