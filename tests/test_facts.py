@@ -117,7 +117,7 @@ def test_prices_and_fits_by_hand() -> None:
 
 
 BOUNDS = {
-    "attainable-bandwidth": "calibration.py", "in-kernel": "inkernel.py", "ladder": "ladder.py", "mfu-mbu": "efficiency.py",
+    "attainable-bandwidth": "calibration.py", "in-kernel": "inkernel.py", "ladder": "ladder.py", "mfu-mbu": "utilisation.py",
     "phase": "phase.py", "roofline": "roofline.py", "serving": "serving.py",
 }  # fmt: skip
 """What `bound:` may name, and the module of analyzer/ that works it out."""
