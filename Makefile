@@ -46,7 +46,7 @@ types: $(INSTALLED) ## mypy, strict
 	$(BIN)/mypy
 
 test: $(INSTALLED) ## the tests alone; some of them: make test TESTS='-k window'
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n auto $(TESTS)
 
 bench: $(INSTALLED) ## measure speed and memory; others of tests/benchmarks: make bench BENCH=html ARGS='--operations 1000'
 	$(BIN)/python tests/benchmarks/bench_$(BENCH).py $(ARGS)
