@@ -397,7 +397,7 @@ def test_steps_of_the_host_alone_compare(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def pair(real_traces: Path, before: str, after: str) -> Comparison:
-    one, two = (run_of(advise_traces([read(real_traces / name)]).to_json()) for name in (before, after))
+    one, two = (run_of(advise_traces([read(real_traces / "traces" / name)]).to_json()) for name in (before, after))
     return compare([one], two)
 
 
