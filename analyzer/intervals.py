@@ -112,3 +112,10 @@ def ascending(values: Int64) -> Int64:
     """Sorted, each value once. `np.unique` hashes first, which takes many times as long on what is nearly in order."""
     found = np.sort(values)
     return found[np.concatenate([[True], found[1:] != found[:-1]])] if len(found) else found
+
+
+def grouped(keys: Int64, count: int) -> list[Int64]:
+    """For each key from 0 to `count` where it stands, in order; others, such as -1, are left out."""
+    order = np.argsort(keys, kind="stable")
+    ends = np.searchsorted(keys, np.arange(count + 1), sorter=order)
+    return np.split(order, ends)[1:-1]

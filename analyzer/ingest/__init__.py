@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 
 from analyzer.errors import UnreadableTrace
+from analyzer.heap import give_back
 from analyzer.trace import Trace
 
 Progress = Callable[[str, float | None], None]
 """Called with what is being done and how much of it is, from 0 to 1; None where that is unknown."""
 
 TRACE_NAMES = (".json", ".json.gz", ".sqlite", ".nsys-rep", ".qdrep")
+LARGE = 200_000  # rows; a smaller trace leaves little behind
 NSIGHT_NAMES = (".sqlite", ".nsys-rep", ".qdrep")
 NSIGHT_STARTS = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report")
 
@@ -32,16 +34,23 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
         if path.is_dir() or _is_nsight(path):
             from analyzer.ingest.nsight import read_nsight
 
-            return read_nsight(path, lambda what: tell(what, None))
+            return _alone(read_nsight(path, lambda what: tell(what, None)))
         from analyzer.ingest.chrome import read_events
         from analyzer.ingest.kineto import to_trace
 
         raw = read_events(path, lambda done, total: tell(f"reading {path.name}", done / total if total else None))
-        return to_trace(raw, path)
+        return _alone(to_trace(raw, path))
     except FileNotFoundError:
         raise UnreadableTrace(f"{path}: no such file") from None
     except OSError as error:
         raise UnreadableTrace(f"{path}: {error.strerror or error}") from None
+
+
+def _alone(trace: Trace) -> Trace:
+    """The trace, once what reading it took has been given back."""
+    if len(trace) > LARGE:
+        give_back()
+    return trace
 
 
 def find_traces(path: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.heap import give_back
 from analyzer.ingest import scan
 from analyzer.ingest.chrome import (
     NEXT_EVENT,
@@ -255,7 +256,7 @@ class _Worker:
 def _grouped(entries: Any, count: int, first: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
     """How many of each key, and rows and values sorted by key."""
     counts, rows, values = np.zeros(n_keys, np.int64), np.empty(count, np.int32), np.empty(count, kind)
-    scan.group(entries, count, first, counts, rows, values)
+    scan.group(entries, count, first, counts, np.zeros(n_keys, np.int64), rows, values)
     return counts, rows, values
 
 
@@ -414,6 +415,8 @@ class _Reader:
             metadata = self._read_head(source)
             self._read_events(source)
             raw = self._columns(metadata)
+            self.workers, self.free, self.idle = [], [], queue.SimpleQueue()
+            give_back()
             if metadata is None and not raw.phase.any():
                 raise _CannotCope  # a list of what may be no events at all
             self._finish(raw, metadata, file)

@@ -84,7 +84,7 @@ def integer(value: Any) -> int:
 
 def canonical(value: Any) -> str:
     """A value as JSON text in one spelling, `[1, "a"]`, numbers as written."""
-    if isinstance(value, Number):
+    if value.__class__ is int or isinstance(value, Number):
         return str(value)
     if isinstance(value, list):
         return "[" + ", ".join(map(canonical, value)) + "]"
