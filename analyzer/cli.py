@@ -13,6 +13,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from analyzer import lean
 from analyzer.advice import Advice
 from analyzer.engine import find_rules, named_rule
 from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
@@ -124,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
     try:
-        options = parser().parse_intermixed_args(argv)
-        return run(options)
+        with lean.rare_collections():
+            return run(parser().parse_intermixed_args(argv))
     except AdviseError as error:
         print(f"advise: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code

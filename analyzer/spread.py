@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
+from analyzer import lean
 from analyzer.advice import Advice, TraceInfo
 from analyzer.analysis import combined, examine, trace_info
 from analyzer.digest import MOST, budget, summarise
@@ -346,7 +347,7 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
         # After a death one at a time, so that only the recording that kills its worker is given up.
         alone = any(tried.values())
         pool = ProcessPoolExecutor(
-            1 if alone else workers, mp_context=get_context("spawn"), initializer=ignore_interrupts
+            1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin
         )
         futures: dict[Future[Part], str] = {
             pool.submit(look, place, job): place for place in (left[:1] if alone else left)
@@ -374,6 +375,12 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
                 for process in running:
                     process.terminate()
         left = [place for place in left if place not in done]
+
+
+def _begin() -> None:
+    """What a worker does first."""
+    lean.rarely_collect()
+    ignore_interrupts()
 
 
 def ignore_interrupts() -> None:
