@@ -6,6 +6,7 @@ used gives none.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
@@ -125,10 +126,26 @@ def fact(key: str) -> Fact:
     Raises:
         UnusableFact: there is no such claim.
     """
-    try:
-        return facts()[key]
-    except KeyError:
-        raise UnusableFact(f"no claim {key!r} in facts.toml") from None
+    found = _claim(key)
+    if found is None:
+        raise UnusableFact(f"no claim {key!r} in facts.toml")
+    return found
+
+
+@cache
+def _claim(key: str) -> Fact | None:
+    """One claim, of which alone the table is parsed: the whole file takes longer than a small trace."""
+    text = read_text("facts.toml")
+    name = re.escape(key if re.fullmatch(r"[\w-]+", key) else f'"{key}"')
+    table = re.search(rf"^\[claims\.{name}\]\n(?:(?!\[).*\n?)*", text, re.MULTILINE)
+    if table is None:
+        return None
+    return _fact(key, tomllib.loads(table[0])["claims"][key], _corrections())
+
+
+@cache
+def _corrections() -> dict[str, str]:
+    return dict(tomllib.loads(read_text("facts.toml").partition("\n[claims.")[0])["corrections"])
 
 
 def value(key: str, name: str) -> float:
@@ -143,8 +160,12 @@ def span(key: str, name: str) -> tuple[float, float]:
 @cache
 def read_data(name: str) -> dict[str, Any]:
     """A data file of the installed rules."""
-    text = resources.files("analyzer.rules").joinpath(name).read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(read_text(name))
+
+
+@cache
+def read_text(name: str) -> str:
+    return resources.files("analyzer.rules").joinpath(name).read_text(encoding="utf-8")
 
 
 def _fact(key: str, claim: dict[str, Any], corrections: dict[str, str]) -> Fact:

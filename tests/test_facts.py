@@ -143,3 +143,8 @@ def test_modules_that_read_claims_are_named_by_them() -> None:
     for path in sorted((ROOT / "analyzer").rglob("*.py")):
         read = set(re.findall(r'"((?:tvi|gt|ai)-[\w.-]+)"', path.read_text(encoding="utf-8"))) & keys
         assert all(any(user.startswith("bound:") for user in fact(key).used_by) for key in read), path.name
+
+
+@pytest.mark.parametrize("claim", FACTS, ids=lambda claim: claim.key)
+def test_one_claim_alone_is_what_the_whole_file_says(claim: Fact) -> None:
+    assert fact(claim.key) == claim
