@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import compiled
+from analyzer.distinct import first_places, present
 from analyzer.intervals import Intervals, ascending, overlaps, remainder, union
 from analyzer.trace import NONE, Bool, Int8, Int32, Int64, Kind, Trace
 
@@ -43,30 +44,41 @@ def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-DATALOADER = _any(
+@dataclass(frozen=True)
+class _Names:
+    """Names that a pattern finds. Each of them holds one of the words (in lower case), which is faster to see."""
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    def holds(self, name: str, lower: str) -> bool:
+        return any(word in lower for word in self.words) and self.pattern.search(name) is not None
+
+
+DATALOADER = _Names(("data", "batch", "iterator_ops"), _any(
     r"enumerate\(DataLoader\)", r"DataLoaderIter", r"torch/utils/data/", r"_next_data\b", r"DataPipe",
     r"\bdata[ _-]?load(?:er|ing)?\b", r"\bload[ _-]?(?:batch|data)\b", r"\bnext[ _-]?batch\b", r"wait_for_(?:training_)?batch",
     r"\bfetch[ _-]?(?:batch|data)\b", r"tensorflow/python/data/", r"iterator_ops\.py",
-)  # fmt: skip
-GARBAGE = _any(
+))  # fmt: skip
+GARBAGE = _Names(("gc", "collect"), _any(
     r"\bgc\.collect\b", r"built-in (?:function|method) collect\b", r"garbage[ _]collect", r"\bgc\.py\b", r"^python gc$"
-)
-COMPILE = _any(
+))  # fmt: skip
+COMPILE = _Names(("torch/", "triton/", "compile", "dynamo_timed"), _any(
     r"torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph|bytecode_transformation|repro)",
     r"torch/_inductor/(?:compile_worker|graph|scheduler|lowering|codegen/|async_compile|codecache|fx_passes)",
     r"torch/_functorch/(?:partitioners|_aot_autograd/(?:graph_compile|dispatch_and_compile))",
     r"torch/fx/(?:interpreter|experimental/proxy_tensor)", r"triton/(?:compiler|backends)/", r"triton/runtime/build",
     r"\bfx_codegen_and_compile\b", r"\bcompile_fx_inner\b", r"^dynamo_timed", r"\bnvrtcCompile", r"_compile\.compile_inner",
-)  # fmt: skip
-PROFILER = _any(
+))  # fmt: skip
+PROFILER = _Names(("profiler",), _any(
     r"torch/profiler/", r"torch/autograd/profiler\.py.*(?:_prepare_trace|_start_trace|_stop|__exit__.*profile)"
-)
-WAITING = _any(
+))  # fmt: skip
+WAITING = _Names(("run_backward", "acquire", "wait", "poll", "recv", "sleep", "get", "join", "select"), _any(
     r"\brun_backward\b", r"\bacquire\b", r"\bwait(?:_for_tstate_lock)?\b", r"\bpoll\b", r"\brecv(?:_bytes|_into|_multipart)?\b",
     r"\bsleep\b", r"queues?\.py\(\d+\): get\b", r"SimpleQueue.*\bget\b|\bget\b.*SimpleQueue",
     r"(?:threading|process|popen\w*|queues?|context)\.py\(\d+\): _?join\b", r"selectors?\.py\(\d+\): select\b",
     r"'select' of 'select|built-in (?:function|method) select of module|built-in function select\b",
-)  # fmt: skip
+))  # fmt: skip
 WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_data_pin", r"pin_memory")
 STEP = re.compile(r"ProfilerStep[#*]")
 ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
@@ -94,16 +106,17 @@ def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = No
         return Doing.NOTHING
     if STEP.match(name) or (kind == Kind.RANGE and any(p.match(name) for p in (ENGINE_STEP, step_marker) if p)):
         return Doing.STEP
-    if kind == Kind.PYTHON and PROFILER.search(name):
+    lower = name.lower()
+    if kind == Kind.PYTHON and PROFILER.holds(name, lower):
         return Doing.PROFILER
-    if kind != Kind.OPERATOR and GARBAGE.search(name):
+    if kind != Kind.OPERATOR and GARBAGE.holds(name, lower):
         return Doing.GARBAGE
-    if DATALOADER.search(name):
+    if DATALOADER.holds(name, lower):
         return Doing.DATALOADER
-    if COMPILE.search(name):
+    if COMPILE.holds(name, lower):
         return Doing.COMPILE
     if kind == Kind.PYTHON:
-        return Doing.WAITING if WAITING.search(name) else Doing.PYTHON
+        return Doing.WAITING if WAITING.holds(name, lower) else Doing.PYTHON
     return Doing.OPERATOR if kind == Kind.OPERATOR else Doing.RANGE
 
 
@@ -183,9 +196,9 @@ def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
     doing = np.full(len(trace), Doing.NOTHING, np.int8)
     host = np.flatnonzero(trace.kind < Kind.OS)
     key = trace.name_code[host].astype(np.int64) * 8 + trace.kind[host]
-    present = np.flatnonzero(np.bincount(key)) if len(key) else np.empty(0, np.int64)
-    table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int8)
-    for code in present.tolist():
+    found = present(key)
+    table = np.zeros(int(found[-1]) + 1 if len(found) else 1, np.int8)
+    for code in found.tolist():
         table[code] = doing_by_name(trace.names[code // 8], code % 8, step_marker)
     doing[host] = table[key]
     return doing
@@ -199,8 +212,7 @@ def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
     calls = np.flatnonzero((doing == Doing.CALL) & (trace.process == process))
     if not len(calls):
         return doing
-    _, first = np.unique(trace.name_code[calls], return_index=True)
-    first = calls[first]
+    first = calls[first_places(trace.name_code[calls])[1]]
     slow = first[(trace.end_ns[first] - trace.start_ns[first] > FIRST_USE_NS)]
     slow = np.array([row for row in slow.tolist() if not LAUNCH.search(trace.label(row))], np.int64)
     if len(slow):
@@ -223,7 +235,7 @@ def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[in
 def _is_worker(trace: Trace, thread: int, rows: Int64) -> bool:
     if WORKER.search(trace.threads[thread].name):
         return True
-    frames = np.unique(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]])
+    frames = present(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]])
     return any(WORKER.search(trace.names[code]) for code in frames.tolist())
 
 
@@ -232,8 +244,9 @@ def _flatten(
 ) -> Segments:  # fmt: skip
     """Segments of one thread; writes the enclosing rows of each of its rows to the last four columns."""
     firm = rows[(doing[rows] != Doing.STEP) & (doing[rows] != Doing.NOTHING) & (doing[rows] != Doing.RANGE)]
-    main = _sweep(trace, doing, firm, is_module, parent, operator, frame, module)
-    main = _with_loose_overhead(trace, doing, firm, main)
+    main = _with_loose_overhead(
+        trace, doing, firm, _sweep(trace, doing, firm, is_module, parent, operator, frame, module)
+    )
     ranges = rows[doing[rows] == Doing.RANGE]
     if not len(ranges):
         return main
@@ -242,12 +255,25 @@ def _flatten(
     return _join(main, Segments(free.start, free.end, soft.row[free.left], soft.doing[free.left]))
 
 
-def _join(a: Segments, b: Segments) -> Segments:
-    """Two disjoint sets of segments as one; `b` the smaller."""
-    if not len(b.start):
+def _join(a: Segments, b: Segments, kept: Bool | None = None) -> Segments:
+    """Two disjoint sets of segments as one; of `a` those that are `kept`.
+
+    The columns of `a` are used up one by one, where nobody else holds them.
+    """
+    if not len(b.start) and kept is None:
         return a
-    at = np.searchsorted(a.start, b.start)
-    return Segments(*(np.insert(getattr(a, name), at, getattr(b, name)) for name in ("start", "end", "row", "doing")))
+    before: list[Any] = [a.start, a.end, a.row, a.doing]
+    # Where each piece comes to stand, worked out once for all columns.
+    at = np.searchsorted(a.start if kept is None else a.start[kept], b.start) + np.arange(len(b.start))
+    rest = np.ones((len(a.start) if kept is None else int(kept.sum())) + len(b.start), np.bool_)
+    rest[at] = False
+    del a
+    for i, new in enumerate((b.start, b.end, b.row, b.doing)):
+        column = np.empty(len(rest), before[i].dtype)
+        column[rest] = before[i] if kept is None else before[i][kept]
+        column[at] = new
+        before[i] = column
+    return Segments(*before)
 
 
 def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments) -> Segments:
@@ -263,7 +289,7 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
         return main
     owner = flat.row[inside.left]
     # Only the segments that an overhead record touches are cut anew.
-    touched = np.unique(overlaps(Intervals(inside.start, inside.end), main.span).right)
+    touched = ascending(overlaps(Intervals(inside.start, inside.end), main.span).right)
     touched = touched[trace.kind[main.row[touched]] == Kind.CALL]
     mine = np.zeros(len(main.start), np.bool_)
     mine[touched] = True
@@ -275,10 +301,7 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
         Segments(free.start, free.end, cut.row[free.left], cut.doing[free.left]),
         Segments(hit.start, hit.end, row, doing[row]),
     )
-    keep = np.flatnonzero(~mine)
-    at = np.searchsorted(main.start[keep], pieces.start)
-    columns = [(getattr(main, name), getattr(pieces, name)) for name in ("start", "end", "row", "doing")]
-    return Segments(*(np.insert(old[keep], at, new) for old, new in columns))
+    return _join(main, pieces, ~mine)
 
 
 def _sweep(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|oneccl|msccl|multimem_all_reduce|cross_device_reduce|nvshmem|deep_ep(?![a-z])", re.IGNORECASE
-)
+    r"nccl|rccl|hccl|oneccl|msccl|multimem_all_reduce|cross_device_reduce|nvshmem|deep_ep(?![a-z])"
+)  # in lower case: a search that heeds the case is several times as fast
 
-# First match decides, on the readable name: template arguments name many things that a kernel is not.
+# First match decides, on the readable name in lower case: template arguments name many things that a kernel is not.
 # Vendor libraries before framework words: a GEMM may be called `..._softmax_gemm`.
 CLASSES = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
+    (name, re.compile(pattern))
     for name, pattern in (
         ("communication", COMMUNICATION.pattern),
         ("graph", r"^cuda graph"),
@@ -64,7 +64,7 @@ _SPELLINGS = (
 
 def is_communication(name: str) -> bool:
     """A kernel of a collective or peer transfer, by its name."""
-    return COMMUNICATION.search(name) is not None
+    return COMMUNICATION.search(name.lower()) is not None
 
 
 def copy_direction(name: str) -> str:
@@ -88,6 +88,7 @@ def kernel_class(name: str) -> str:
 
 
 def _class_of(text: str) -> str | None:
+    text = text.lower()
     return next((cls for cls, pattern in CLASSES if pattern.search(text)), None)
 
 
@@ -195,21 +196,24 @@ class _Signature:
     def parse(name: str) -> _Signature:
         """Names that are no C++ signature are kept whole; unbalanced ones (cut off) as far as they go."""
         text = _ANONYMOUS.sub("", _demangled(name.strip()))
-        outside: list[str] = []
+        outside = ""
         open_: list[str] = []
         first = end = len(text)
-        for place, character in enumerate(text):
-            if character in "<([{":
-                if character == "(" and not open_ and outside and outside[-1] != " ":
-                    end = place
-                    break
+        behind = 0  # the last stretch of text that is within brackets
+        for bracket in _BRACKETS.finditer(text):
+            place, character = bracket.start(), bracket[0]
+            if character in _CLOSES:
+                if not open_:
+                    outside += text[behind:place]
+                    if character == "(" and outside and outside[-1] != " ":
+                        end = behind = place
+                        break
                 first = min(first, place)
-                open_.append(character)
-            elif open_ and character == _CLOSES.get(open_[-1]) and text[place - 1 : place + 1] != "->":
+                open_.append(_CLOSES[character])
+            elif open_ and character == open_[-1] and text[place - 1 : place + 1] != "->":
                 open_.pop()
-            elif not open_:
-                outside.append(character)
-        plain = "".join(outside).strip()
+                behind = place + 1
+        plain = (outside if open_ else outside + text[behind:end]).strip()
         words = plain.split()
         if not words or (len(words) > 1 and words[0] != "void" and "<" not in text and "::" not in text):
             return _Signature(text, "")
@@ -218,6 +222,7 @@ class _Signature:
 
 _ANONYMOUS = re.compile(r"\(anonymous (?:namespace|class)\)::|<unnamed>::|\{anonymous\}::|_GLOBAL__N_\w*::|\.kd$")
 _CLOSES = {"<": ">", "(": ")", "[": "]", "{": "}"}
+_BRACKETS = re.compile(r"[<>()\[\]{}]")
 
 
 def _demangled(name: str) -> str:
