@@ -17,7 +17,7 @@ from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
 from analyzer.health import check_device, check_trace
-from analyzer.intervals import clip, total
+from analyzer.intervals import clip, grouped, total, union
 from analyzer.ladder import ladder
 from analyzer.ranks import find_run
 from analyzer.rendezvous import priced
@@ -274,7 +274,8 @@ def _device_advice(study: Study) -> DeviceAdvice:
         communication_total_ns=communication_ns(timeline, start, end),
         attribution=items,
         steps=tuple(
-            _step_advice(timeline, step, np.flatnonzero(study.of_step == i)) for i, step in enumerate(study.steps)
+            _step_advice(timeline, step, mine)
+            for step, mine in zip(study.steps, grouped(study.of_step, len(study.steps)), strict=True)
         ),
         step_ns=study.step_ns,
         kernels_by_name=tuple(kernels_by_name(timeline, operations, ns)),
@@ -306,9 +307,7 @@ def split_kernels(study: Study, items: Sequence[Item]) -> list[Item]:
 
 
 def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvice:
-    mask = np.zeros(len(timeline.row), np.bool_)
-    mask[operations] = True
-    gpu = total(timeline.union_of(mask))
+    gpu = total(union(timeline.start[operations], timeline.end[operations]))
     return StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(operations), step.left_out)
 
 

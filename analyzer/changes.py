@@ -155,13 +155,16 @@ def regions(graph: Graph, fewest: int = 2) -> list[Region]:
         return []
     launch = graph.trace.launch[graph.row]
     by_launch = np.argsort(launch, kind="stable")
-    found = []
-    for mine in np.split(members, np.flatnonzero(np.diff(number)) + 1):
-        if len(mine) >= fewest:
-            rows = np.sort(graph.ref[mine])
-            low, high = (np.searchsorted(launch, rows, side, sorter=by_launch) for side in ("left", "right"))
-            found.append(Region(mine, np.sort(by_launch[_ranges(low, high)])))
-    return found
+    low, high = (np.searchsorted(launch, graph.ref[members], side, sorter=by_launch) for side in ("left", "right"))
+    operations = by_launch[_ranges(low, high)]
+    region = np.concatenate([[0], np.cumsum(np.diff(number) != 0)])
+    of_region = np.repeat(region, high - low)
+    in_order = np.lexsort((operations, of_region))
+    ends = np.cumsum(np.bincount(of_region, minlength=int(region[-1]) + 1))
+    parts = zip(
+        np.split(members, np.flatnonzero(np.diff(number)) + 1), np.split(operations[in_order], ends[:-1]), strict=True
+    )
+    return [Region(mine, ordered) for mine, ordered in parts if len(mine) >= fewest]
 
 
 def _ranges(low: Int64, high: Int64) -> Int64:

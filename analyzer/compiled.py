@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGE = 500_000  # rows; more than a file of 40 MB holds
-WORTH_COMPILED = 20_000  # rows from which the compiled code pays once numba is loaded anyway
+WORTH_COMPILED = 5_000  # rows from which the compiled code pays once numba is loaded anyway
 
 Array = NDArray[Any]
 _compiled: dict[Callable[..., Any], Callable[..., Any]] = {}

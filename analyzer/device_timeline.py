@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from analyzer.distinct import counted, first_places, present
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, intersect, total, union
 from analyzer.kernels import DIRECTIONS, copy_direction, copy_memory, is_communication
@@ -79,7 +80,7 @@ class Timeline:
         """[m] a node of a graph replay after its first: started by the device, whenever its launch call returns."""
         result = self.node.copy()
         linked = np.flatnonzero(self.linked)
-        _, first = np.unique(self.launch[linked], return_index=True)
+        first = first_places(self.launch[linked])[1]
         result[linked[first]] = False
         return result
 
@@ -160,14 +161,15 @@ def operation_classes(trace: Trace, operations: Int64) -> Int8:
     kind, name = trace.kind[operations], trace.name_code[operations]
     does = np.full(len(operations), COMPUTE, np.int8)
     does[kind == Kind.SET] = SET
-    for code in np.unique(name[kind == Kind.KERNEL]).tolist():
+    by_name = np.full(len(trace.names), COMPUTE, np.int8)
+    for code in present(name[kind == Kind.KERNEL]).tolist():
         if is_communication(trace.names[code]):
-            does[(kind == Kind.KERNEL) & (name == code)] = COMMUNICATION
-    for code in np.unique(name[kind == Kind.COPY]).tolist():
+            by_name[code] = COMMUNICATION
+    does = np.where(kind == Kind.KERNEL, by_name[name], does)
+    for code in present(name[kind == Kind.COPY]).tolist():
         text = trace.names[code]
-        copy = COPIES.index((copy_direction(text), copy_memory(text)))
-        does[(kind == Kind.COPY) & (name == code)] = FIRST_COPY + copy
-    return does
+        by_name[code] = FIRST_COPY + COPIES.index((copy_direction(text), copy_memory(text)))
+    return np.where(kind == Kind.COPY, by_name[name], does)
 
 
 def find_gaps(timeline: Timeline) -> Gaps:
@@ -240,7 +242,8 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     calls = timeline.launch[copies]
     long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
     waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies]) & mine[calls]
-    named = np.array([synchronous_copy(trace.label(row)) for row in calls.tolist()], np.bool_)
+    names, which, _ = counted(trace.name_code[calls])
+    named = np.array([synchronous_copy(trace.names[code]) for code in names.tolist()], np.bool_)[which]
     copies_row = ascending(calls[waits & (long | named)])
     row = _outermost(np.union1d(syncs, copies_row), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.attribution import CODE
+from analyzer.distinct import counted
 from analyzer.kernels import readable
 from analyzer.rule import Evidence
 from analyzer.study import Study
@@ -34,7 +35,7 @@ def of_causes(study: Study, *causes: str, names: int = 3) -> tuple[Evidence, ...
     mine = np.flatnonzero((ns > 0) & np.isin(pieces.cause, [CODE[cause] for cause in causes]))
     rows = pieces.row[mine]
     code = np.where(rows == NONE, NONE, trace.name_code[rows])
-    codes, inverse, counts = np.unique(code, return_inverse=True, return_counts=True)
+    codes, inverse, counts = counted(code)
     totals = np.zeros(len(codes), np.int64)
     np.add.at(totals, inverse, ns[mine])
     found = []

@@ -24,8 +24,10 @@ from analyzer.changes import (
     without_waits,
 )
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
+from analyzer.distinct import counted
 from analyzer.graph import Graph
 from analyzer.host import Doing
+from analyzer.intervals import ascending
 from analyzer.replay import replay, wall_ns
 from analyzer.trace import NONE, Int64, Kind
 from analyzer.window import Window
@@ -119,9 +121,9 @@ def plain_synchronisations(graph: Graph) -> Int64:
 def graph_launch_ns(graph: Graph) -> int:
     """The trace's own median graph launch call, else the assumption."""
     trace = graph.trace
-    rows = np.unique(trace.launch[graph.row])
+    rows = ascending(trace.launch[graph.row])
     rows = rows[rows != NONE]
-    codes, which = np.unique(trace.name_code[rows], return_inverse=True)
+    codes, which, _ = counted(trace.name_code[rows])
     replays = np.array([is_graph_launch(trace.names[code]) for code in codes.tolist()], np.bool_)
     own = rows[replays[which]] if len(rows) else rows
     return int(np.median(trace.end_ns[own] - trace.start_ns[own])) if len(own) else GRAPH_LAUNCH_NS

@@ -9,6 +9,7 @@ import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
 from analyzer.device_timeline import COMMUNICATION, Timeline
+from analyzer.intervals import ascending
 from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
@@ -150,7 +151,7 @@ def _lost_kernels(timeline: Timeline) -> Note | None:
     if timeline.device != trace.device[operations].min() or any(note.code == "clock-skew" for note in trace.health):
         return None
     lost = launches_without_operation(trace, timeline.process)
-    launched = np.unique(trace.launch[operations[trace.launch[operations] != NONE]])
+    launched = ascending(trace.launch[operations[trace.launch[operations] != NONE]])
     # The last launches of a recording outlive it: only those before the last linked one were lost.
     if len(launched):
         lost = lost[trace.start_ns[lost] < trace.start_ns[launched].max()]

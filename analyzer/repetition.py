@@ -45,9 +45,9 @@ class Repetition:
 def repetition(timeline: Timeline, operations: Int64, steps: Sequence[Int64]) -> Repetition:
     """The repetition of marked steps (the operations of each), else what the sequence of these operations shows."""
     if steps:
-        sequences = Counter(signature(timeline, step).tobytes() for step in steps)
+        sequences = Counter(part.tobytes() for part in signatures(timeline, steps))
         return Repetition(len(steps), max(sequences.values()), sum(map(len, steps)) / len(steps), inferred=False)
-    sequence = signature(timeline, operations)
+    sequence = signatures(timeline, [operations])[0]
     found = period(sequence)
     if not found:
         return Repetition(1, 1, len(operations), inferred=True)
@@ -55,14 +55,18 @@ def repetition(timeline: Timeline, operations: Int64, steps: Sequence[Int64]) ->
     return Repetition(count, count, found, inferred=True)
 
 
-def signature(timeline: Timeline, operations: Int64) -> Int64:
-    """A number for each operation, in order of launch: equal for the same kernel with the same grid."""
+def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:
+    """For each part of the operations a number for each of them, in order of launch: equal for the same kernel with the
+    same grid."""
     trace = timeline.trace
+    operations = np.concatenate(parts)
+    part = np.repeat(np.arange(len(parts)), [len(of_part) for of_part in parts])
     begun = np.where(timeline.linked, trace.start_ns[timeline.launch], timeline.start)[operations]
-    ordered = operations[np.lexsort((timeline.start[operations], begun))]
+    ordered = operations[np.lexsort((timeline.start[operations], begun, part))]
     rows = timeline.row[ordered]
     grids = trace.texts["grid"].dense(len(trace))[rows] if "grid" in trace.texts else np.full(len(rows), NONE)
-    return np.asarray(trace.name_code[rows].astype(np.int64) * (1 << 32) + grids, np.int64)
+    numbers = np.asarray(trace.name_code[rows].astype(np.int64) * (1 << 32) + grids, np.int64)
+    return np.split(numbers, np.cumsum([len(of_part) for of_part in parts])[:-1])
 
 
 def period(sequence: Int64) -> int | None:

@@ -20,6 +20,7 @@ from analyzer.hardware import Hardware, find
 from analyzer.health import CUT_NS, unexplained
 from analyzer.host import read_host
 from analyzer.inkernel import InKernel, device_of
+from analyzer.intervals import grouped
 from analyzer.phase import Phase, detect
 from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
@@ -178,10 +179,9 @@ class Study:
     def repetition(self) -> Repetition:
         """How often the work of the window repeats."""
         kept = [i for i, step in enumerate(self.steps) if step.left_out is None]
-        inside = np.zeros(len(self.of_step), np.bool_)
-        inside[self.operations] = True
-        steps = [np.flatnonzero((self.of_step == i) & inside) for i in kept]
-        return repetition(self.timeline, self.operations, steps if self.window.kind == "steps" else ())
+        by_step = grouped(self.of_step[self.operations], len(self.steps))
+        steps = [self.operations[by_step[i]] for i in kept] if self.window.kind == "steps" else ()
+        return repetition(self.timeline, self.operations, steps)
 
     @cached_property
     def trust(self) -> Trust:

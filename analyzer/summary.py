@@ -11,8 +11,9 @@ import numpy as np
 
 from analyzer.attribution import IDLE, SIDES, Attribution
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
+from analyzer.distinct import counted
 from analyzer.host import LAUNCH, Doing
-from analyzer.intervals import clip, total
+from analyzer.intervals import ascending, clip, total
 from analyzer.kernels import kernel_class, readable
 from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
 
@@ -122,9 +123,7 @@ def kernels_by_name(timeline: Timeline, operations: Int64, ns: Int64) -> list[Ke
     """Kernels and whole-graph replays, longest first."""
     trace = timeline.trace
     at = np.isin(trace.kind[timeline.row[operations]], (Kind.KERNEL, Kind.GRAPH))
-    codes, inverse, calls = np.unique(
-        trace.name_code[timeline.row[operations[at]]], return_inverse=True, return_counts=True
-    )
+    codes, inverse, calls = counted(trace.name_code[timeline.row[operations[at]]])
     total = np.zeros(len(codes), np.int64)
     np.add.at(total, inverse, ns[at])
     found = [
@@ -152,7 +151,7 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
     """Launch calls of these operations, and calls in [start, end) that launch by name and have none."""
     trace, host = timeline.trace, timeline.host
     linked = operations[timeline.linked[operations]]
-    rows = np.unique(timeline.launch[linked])
+    rows = ascending(timeline.launch[linked])
     replayed = timeline.by_graph[linked]
     delay = np.maximum(timeline.start[linked] - timeline.launch_end[linked], 0)[~timeline.later_node[linked]]
     lost = launches_without_operation(trace, timeline.process)
@@ -164,7 +163,7 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
         linked=len(rows),
         without_operation=len(lost),
         operations_without_launch=len(operations) - len(linked),
-        graph_launches=len(np.unique(timeline.launch[linked[replayed]])),
+        graph_launches=len(ascending(timeline.launch[linked[replayed]])),
         graph_operations=int(replayed.sum()),
         queue_delay_ns=(int(np.median(delay)), int(delay.max())) if len(delay) else None,
     )
@@ -174,7 +173,9 @@ def launches_without_operation(trace: Trace, process: int) -> Int64:
     """Calls that launch a kernel or graph by name and have no operation in the trace."""
     named = np.array([LAUNCH.search(name) is not None for name in trace.names], np.bool_)
     calls = np.flatnonzero((trace.process == process) & (trace.kind == Kind.CALL) & trace.name_mask(named))
-    return np.setdiff1d(calls, trace.launch[trace.operations])
+    launched = np.zeros(len(trace) + 1, np.bool_)  # the last one for operations without a launch
+    launched[trace.launch[trace.operations]] = True
+    return calls[~launched[calls]]
 
 
 def operators(timeline: Timeline, operations: Int64, ns: Int64) -> list[OwnerTime]:
@@ -195,14 +196,13 @@ def _owners(timeline: Timeline, owner: Int32, operations: Int64, ns: Int64) -> l
     times = ns[linked]
     known = rows != NONE
     rows, times = rows[known], times[known]
-    codes, inverse = np.unique(trace.name_code[rows], return_inverse=True)
-    total, count = np.zeros(len(codes), np.int64), np.bincount(inverse, minlength=len(codes))
+    codes, inverse, count = counted(trace.name_code[rows])
+    total = np.zeros(len(codes), np.int64)
     np.add.at(total, inverse, times)
-    distinct = np.unique(rows)
-    instances = Counter(trace.name_code[distinct].tolist())
+    _, _, instances = counted(trace.name_code[ascending(rows)])
     found = [
-        OwnerTime(trace.names[code], instances[code], int(k), int(t))
-        for code, k, t in zip(codes.tolist(), count.tolist(), total.tolist(), strict=True)
+        OwnerTime(trace.names[code], n, k, t)
+        for code, n, k, t in zip(codes.tolist(), instances.tolist(), count.tolist(), total.tolist(), strict=True)
     ]
     return sorted(found, key=lambda item: (-item.ns, item.name))
 

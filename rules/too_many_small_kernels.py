@@ -1,10 +1,10 @@
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
 from analyzer.chains import graph_index
 from analyzer.changes import Change, fused
+from analyzer.distinct import counted
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
@@ -117,13 +117,14 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
 def _pairs(study: Study, small: Int64) -> list[tuple[int, int]]:
     """Neighbours on a stream that are both small and merge: no communication, no copies."""
     timeline = study.timeline
-    merges = [op for op in small.tolist() if kernel_class(timeline.label(op)) != "communication"]
-    order = sorted(merges, key=lambda op: (int(timeline.stream[op]), int(timeline.start[op])))
-    found = []
-    for a, b in pairwise(order):
-        if timeline.stream[a] == timeline.stream[b] and 0 < timeline.start[b] - timeline.end[a] < 20 * SMALL_NS:
-            found.append((a, b))
-    return found
+    names, which, _ = counted(study.trace.name_code[timeline.row[small]])
+    merge = np.array([kernel_class(study.trace.names[code]) != "communication" for code in names.tolist()], np.bool_)
+    merges = small[merge[which]]
+    order = merges[np.lexsort((timeline.start[merges], timeline.stream[merges]))]
+    a, b = order[:-1], order[1:]
+    pause = timeline.start[b] - timeline.end[a]
+    close = (timeline.stream[a] == timeline.stream[b]) & (pause > 0) & (pause < 20 * SMALL_NS)
+    return list(zip(a[close].tolist(), b[close].tolist(), strict=True))
 
 
 def _merged(study: Study, pairs: list[tuple[int, int]]) -> Change:

@@ -119,8 +119,9 @@ class Attribution:
         pieces = self.pieces
         ns = np.minimum(pieces.end, end) - np.maximum(pieces.start, start)
         inside = np.flatnonzero(ns > 0)
-        is_copy = np.isin(pieces.row, self.blocking.row[self.blocking.is_copy])
-        refill = (pieces.cause == CODE["host-sync"]).astype(np.int64) * (1 + is_copy)
+        waits = np.flatnonzero(pieces.cause == CODE["host-sync"])
+        refill = np.zeros(len(pieces.cause), np.int64)
+        refill[waits] = 1 + np.isin(pieces.row[waits], self.blocking.row[self.blocking.is_copy])
         key = ((pieces.cause.astype(np.int64) * 3 + pieces.side) * 2 + pieces.modelled) * 3 + refill
         totals = np.zeros(int(key[inside].max()) + 1 if len(inside) else 0, np.int64)
         np.add.at(totals, key[inside], ns[inside])

@@ -167,16 +167,18 @@ def _record_causes(
 ) -> tuple[Int8, Bool]:
     """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
     cause = _BY_DOING[doing]
-    copy_call = doing == Doing.COPY_CALL
-    cause[copy_call & np.isin(row, blocking.row)] = CODE["host-sync"]
-    staging = copy_call & (cause == CODE["launch-call"]) & (ns > STAGING_NS)
+    copy_calls, other_calls = np.flatnonzero(doing == Doing.COPY_CALL), np.flatnonzero(doing == Doing.CALL)
+    cause[copy_calls[np.isin(row[copy_calls], blocking.row)]] = CODE["host-sync"]
+    staging = copy_calls[(cause[copy_calls] == CODE["launch-call"]) & (ns[copy_calls] > STAGING_NS)]
     cause[staging] = CODE["copy-staging"]
-    first = (doing == Doing.CALL) & np.isin(row, np.fromiter(calls.slow_first, np.int64))
+    first = other_calls[np.isin(row[other_calls], np.fromiter(calls.slow_first, np.int64))]
     cause[first] = CODE["module-load"]
     soft = doing == Doing.RANGE
+    modelled = soft.copy()
+    modelled[staging] = modelled[first] = True
     if timeline.trace.format == "nsight":  # an NVTX range says what the program was about, not that Python ran
         cause[soft] = CODE["host-unknown"]
-    return cause, staging | first | soft
+    return cause, modelled
 
 
 def causes_of_segments(timeline: Timeline, blocking: Blocking) -> Iterable[tuple[int, Segments, Int8]]:

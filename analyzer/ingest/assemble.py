@@ -140,9 +140,16 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
         )
     kept = np.flatnonzero(~bad)
     start, end = start[kept], end[kept]
-    # Stable sorts, least significant key first; traces are nearly sorted, which timsort likes.
-    by_end = np.argsort(-end, kind="stable")
-    order = by_end[np.argsort(start[by_end], kind="stable")]
+    # Traces are nearly sorted by start, which timsort likes; only where several start together their ends decide.
+    order = np.argsort(start, kind="stable")
+    begun = start[order]
+    same = begun[1:] == begun[:-1]
+    if (same & (end[order[1:]] > end[order[:-1]])).any():
+        tied = np.zeros(len(order), np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        at = np.flatnonzero(tied)
+        order[at] = order[at[np.lexsort((-end[order[at]], begun[at]))]]
     return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
 
 

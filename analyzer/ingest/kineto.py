@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.distinct import first_places, present
 from analyzer.ingest.assemble import Rows, assemble
 from analyzer.ingest.raw import MISSING, RawEvents
 from analyzer.trace import (
     FIRST_OPERATION,
     LAST_OPERATION,
+    NO_MEMORY,
     NONE,
     Bool,
     Device,
@@ -140,11 +142,11 @@ def _used(raw: RawEvents) -> Int64:
 
 def _per_code(codes: Int32, strings: list[str], value: Callable[[str], int], default: int = NONE) -> Int64:
     """`value(string)` for every row, worked out once for each distinct string."""
-    present = np.flatnonzero(np.bincount(codes + 1)) if len(codes) else np.empty(0, np.int64)
-    table = np.full(int(present[-1]) + 1 if len(present) else 1, default, np.int64)
-    for code in present.tolist():
-        if code:
-            table[code] = value(strings[code - 1])
+    found = present(codes)
+    table = np.full(int(found[-1]) + 2 if len(found) else 1, default, np.int64)
+    for code in found.tolist():
+        if code >= 0:
+            table[code + 1] = value(strings[code])
     return table[codes + 1]
 
 
@@ -211,7 +213,7 @@ def _processes(
     strings: list[str], kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, notes: list[Note]
 ) -> tuple[list[Process], Int32]:
     """The scopes within which ids join, and each row's. One, unless the file merges several ranks."""
-    labels = {int(c): _rank_label(strings[c]) for c in np.unique(pid).tolist() if c >= 0}
+    labels = {int(c): _rank_label(strings[c]) for c in present(pid).tolist() if c >= 0}
     distinct = sorted({label for label in labels.values() if label})
     if len(distinct) > 1:
         numbers = {label: [int(n) for n in re.findall(r"\d{1,9}", label)] for label in distinct}
@@ -224,9 +226,9 @@ def _processes(
         process = _per_code(pid, strings, lambda text: place.get(_rank_label(text), 0), 0).astype(np.int32)
         return [Process(None, rank, label) for rank, label in zip(ranks, distinct, strict=True)], process
     calls = np.flatnonzero((kind == Kind.CALL) & (correlation > 0))
-    launchers = np.unique(pid[calls])
-    repeated = _launched_twice(pid[calls], correlation[calls])
-    if len(launchers) < 2 or not len(repeated):
+    launchers = present(pid[calls])
+    repeated = _launched_twice(pid[calls], correlation[calls]) if len(launchers) > 1 else launchers[:0]
+    if not len(repeated):
         return [Process(None)], np.zeros(len(kind), np.int32)
     return _split_by_pid(strings, kind, pid, device, correlation, start, calls, launchers, repeated, notes)
 
@@ -240,7 +242,7 @@ def _launched_twice(pid: Int32, correlation: Int64) -> Int64:
 
 def _split_by_pid(
     strings: list[str], kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, calls: Int64,
-    launchers: Int32, repeated: Int64, notes: list[Note],
+    launchers: Int64, repeated: Int64, notes: list[Note],
 ) -> tuple[list[Process], Int32]:  # fmt: skip
     """The same correlation launched from two pids: several ranks in one file, told apart by who launched what.
 
@@ -294,13 +296,13 @@ def _threads(
     """Host threads by (pid, tid). Overhead rows carry no thread."""
     loose = (kind == Kind.OVERHEAD) & (_per_code(pid, strings, lambda text: text.strip() == "-1", 0) != 0)
     host = ~on_device & ~loose
-    pids, tids = np.unique(pid[host]), np.unique(tid[host])
+    pids, tids = present(pid[host]), present(tid[host])
     key = (np.searchsorted(pids, pid) * len(tids) + np.searchsorted(tids, tid)).astype(np.int32)
     key[~host] = NONE
-    present, first = np.unique(key, return_index=True)
-    present, first = present[present != NONE], first[present != NONE]
+    found, first = first_places(key)
+    found, first = found[found != NONE], first[found != NONE]
     place = np.full(max(len(pids) * len(tids), 1) + 1, NONE, np.int32)
-    place[present] = np.arange(len(present), dtype=np.int32)
+    place[found] = np.arange(len(found), dtype=np.int32)
 
     def text(code: int) -> str:
         return strings[code] if code >= 0 else ""
@@ -327,6 +329,8 @@ def _memory(raw: RawEvents) -> Memory:
     """`[memory]` instants; the CPU is device -1 whatever its id says."""
     named = _per_code(raw.name, raw.strings, lambda text: text == "[memory]", 0) == 1
     rows = np.flatnonzero(named & (raw.ts != MISSING))
+    if not len(rows):
+        return NO_MEMORY
     rows = rows[np.argsort(raw.ts[rows], kind="stable")]
 
     def column(key: str) -> Int64:
