@@ -346,9 +346,7 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
     while left:
         # After a death one at a time, so that only the recording that kills its worker is given up.
         alone = any(tried.values())
-        pool = ProcessPoolExecutor(
-            1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin
-        )
+        pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin)
         futures: dict[Future[Part], str] = {
             pool.submit(look, place, job): place for place in (left[:1] if alone else left)
         }
