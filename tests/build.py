@@ -12,6 +12,7 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -158,21 +159,21 @@ class Nsight:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.names: list[str] = []
-        with sqlite3.connect(path) as db:
+        with closing(sqlite3.connect(path)) as db, db:
             db.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
 
     def name(self, text: str) -> int:
         """The id of a text in StringIds."""
         if text not in self.names:
             self.names.append(text)
-            with sqlite3.connect(self.path) as db:
+            with closing(sqlite3.connect(self.path)) as db, db:
                 db.execute("INSERT INTO StringIds VALUES (?, ?)", (len(self.names), text))
         return self.names.index(text) + 1
 
     def table(self, name: str, columns: str, rows: Sequence[Sequence[Any]] = ()) -> None:
         """A table; `columns` are separated by blanks, text columns end with `$`."""
         spelt = ", ".join(c[:-1] + " TEXT" if c.endswith("$") else c + " INT" for c in columns.split())
-        with sqlite3.connect(self.path) as db:
+        with closing(sqlite3.connect(self.path)) as db, db:
             db.execute(f"CREATE TABLE {name} ({spelt})")
             for row in rows:
                 db.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,13 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 
 
 def nvprof(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL (start INT, end INT)")
         db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT)")
 
 
 def other_database(path: Path) -> None:
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE users (name TEXT)")
 
 
@@ -99,8 +100,12 @@ def test_bad_file(what: str, output: str, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def closed(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
+    opened = Path.open
+
+    def closed(path: Path, *rest: Any, **more: Any) -> Any:
+        if path == good:
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *rest, **more)
 
     monkeypatch.setattr(Path, "open", closed)
     assert "Permission denied" in refused(capsys, good)

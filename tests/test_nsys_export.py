@@ -145,7 +145,11 @@ def test_an_interrupted_export_is_removed(
         f"pathlib.Path({str(started)!r}).touch(); time.sleep(60)"
     )
     install(tmp_path, monkeypatch, body)
-    code = f"import pathlib; from analyzer.ingest.nsight import read_nsight; read_nsight(pathlib.Path({str(report)!r}))"
+    code = (
+        "import pathlib, signal; from analyzer.ingest.nsight import read_nsight; "
+        "signal.signal(signal.SIGINT, signal.default_int_handler); "  # what runs in the background inherits that it is ignored
+        f"read_nsight(pathlib.Path({str(report)!r}))"
+    )
     run = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 20
     while not started.exists() and run.poll() is None and time.monotonic() < deadline:
