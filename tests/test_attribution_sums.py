@@ -380,7 +380,16 @@ def host_cause(records: list[Record], threads: list[int], frames: bool, t: int) 
     return "host-unknown"
 
 
+def one_gap(*records: Record) -> tuple[list[Event], list[Record], list[tuple[int, int, Record]]]:
+    """An operation at 30 µs, launched at 28, and these records before it."""
+    launch = Record("launch-call", 28, 29, 1)
+    events = [call(28, 29, 100, tid=1), kernel(30, 35, 100), *(RECORDS[r.what](r.start, r.end, r.tid) for r in records)]
+    return events, [launch, *records], [(30, 35, launch)]
+
+
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(one_gap(Record("launch-call", 2, 20, 1), Record("module-load", 5, 9, 1)))
+@example(one_gap(Record("launch-call", 2, 20, 1), Record("module-load", 2, 2, 1)))
 @given(programs())
 def test_causes_of_the_hosts_side(
     program: tuple[list[Event], list[Record], list[tuple[int, int, Record]]],

@@ -90,7 +90,7 @@ def _call_causes(timeline: Timeline, row: Int64, stretch: Int64, calls: Calls) -
     cause = np.full(len(row), CODE["launch-call"], np.int8)
     copy_call = timeline.host.doing[row] == Doing.COPY_CALL
     cause[copy_call & (stretch > STAGING_NS)] = CODE["copy-staging"]
-    cause[np.isin(row, np.fromiter(calls.slow_first, np.int64))] = CODE["module-load"]
+    cause[np.isin(row, np.fromiter(calls.loading, np.int64))] = CODE["module-load"]
     cause[np.isin(row, np.fromiter(calls.with_allocation, np.int64))] = CODE["allocator"]
     return cause
 

@@ -23,7 +23,7 @@ class Calls:
 
     @cached_property
     def slow_first(self) -> set[int]:
-        """Launch calls that exceed the median by 200 µs and are the first launch of their kernel, or load a module."""
+        """Launch calls that exceed the median by 200 µs and are the first launch of their kernel."""
         timeline, trace = self.timeline, self.timeline.trace
         linked = np.flatnonzero(timeline.linked & timeline.is_kernel)
         if not len(linked):
@@ -32,16 +32,23 @@ class Calls:
         launches, firsts = ascending(timeline.launch[linked]), timeline.launch[linked[first]]
         usual = np.median(trace.end_ns[launches] - trace.start_ns[launches])
         slow = firsts[trace.end_ns[firsts] - trace.start_ns[firsts] > usual + LONG_CALL_NS]
-        return set(slow.tolist()) | self._enclosing(Doing.MODULE) | self._around_module_loading()
+        return set(slow.tolist())
+
+    @cached_property
+    def loading(self) -> set[int]:
+        """Launch calls that load a module: slow first ones, and those that contain a record of it. Of the latter only a
+        call that the device waits for is loading as a whole; elsewhere the record inside speaks for itself."""
+        return self.slow_first | self._enclosing(Doing.MODULE) | self._around_module_loading()
 
     @cached_property
     def with_allocation(self) -> set[int]:
         return self._enclosing(Doing.ALLOCATOR)
 
     def _enclosing(self, doing: Doing) -> set[int]:
-        """Calls that contain a record of this class."""
+        """Calls that contain a record of this class; one without length takes none of their time."""
         host = self.timeline.host
-        inner = np.flatnonzero((host.doing == doing) & (host.parent != NONE))
+        lasts = host.trace.end_ns > host.trace.start_ns
+        inner = np.flatnonzero((host.doing == doing) & (host.parent != NONE) & lasts)
         parents = host.parent[inner]
         return set(parents[host.trace.kind[parents] == Kind.CALL].tolist())
 
