@@ -13,6 +13,7 @@ from analyzer.intervals import ascending
 from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
 from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
+from analyzer.units import duration, share
 from analyzer.window import Step, Window, marker_rows
 
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
@@ -111,7 +112,7 @@ def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | 
         return None
     return Note(
         "unrecorded-graph-nodes",
-        f"{total / 1e6:,.1f} ms ({total / window.wall_ns:.0%} of the wall) are holes inside submitted graph replays: work "
+        f"{duration(total)} ({share(total, window.wall_ns)} of the wall) are holes inside submitted graph replays: work "
         "that ran and was not recorded, not idle time; record with a newer CUPTI, or trace the graphs' nodes "
         "(nsys --cuda-graph-trace=node)",
         count,
@@ -125,7 +126,7 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
         return None
     return Note(
         "cut",
-        f"{int(ns[long].sum()) / 1e6:,.1f} ms in which a submitted operation waited for work that the trace does not hold: "
+        f"{duration(int(ns[long].sum()))} in which a submitted operation waited for work that the trace does not hold: "
         "the recording was cut or started while the device was busy; do not call this time idle",
         int(long.sum()),
     )
@@ -138,7 +139,7 @@ def _cold(attribution: Attribution, window: Window) -> Note | None:
         return None
     return Note(
         "cold",
-        f"{start_up / 1e6:,.1f} ms ({start_up / window.wall_ns:.0%} of the wall) load modules, allocate memory or compile: "
+        f"{duration(start_up)} ({share(start_up, window.wall_ns)} of the wall) load modules, allocate memory or compile: "
         "a cold start, not the steady state; record after a few warm-up steps",
         1,
     )
@@ -229,7 +230,7 @@ def _collective_outlier(timeline: Timeline) -> Note | None:
         return None
     return Note(
         "collective-outlier",
-        f"the first collective lasts {int(length[0]) / 1e6:,.2f} ms against a median of {rest / 1e6:,.3f} ms: it waits for "
+        f"the first collective lasts {duration(int(length[0]))} against a median of {duration(int(rest))}: it waits for "
         "ranks that began recording later; its length says nothing about communication",
         1,
     )

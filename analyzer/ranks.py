@@ -14,6 +14,7 @@ from analyzer.matching import Matched, match
 from analyzer.run import PHASES, GroupRow, Meeting, Overlap, Pipeline, RankRow, RankSummary, Run, Straggler
 from analyzer.stragglers import Arrivals, Late, late_ones, stragglers
 from analyzer.trace import NONE, Bool, Int64, Note
+from analyzer.units import duration
 
 MEETINGS_KEPT = 256
 ARRIVALS_KEPT = 64  # ranks up to which every arrival is kept
@@ -384,7 +385,7 @@ class _Comparison:
         wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
         if skew_before > SKEW_SHOWN * wall:
             told.append(
-                ("skew-before", 1, f"the ranks come up to {skew_before / 1e6:,.2f} ms apart to the first collective of a group: "
+                ("skew-before", 1, f"the ranks come up to {duration(skew_before)} apart to the first collective of a group: "
                  "that comes from before the recording and is charged to nobody")
             )  # fmt: skip
         if self.stride > 1:

@@ -28,6 +28,7 @@ from analyzer.run import Run
 from analyzer.software import Use, uses
 from analyzer.summary import inside
 from analyzer.trace import Device, Int64, Note, Process, Trace
+from analyzer.units import duration
 from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps
 
 
@@ -283,7 +284,7 @@ def _cut_front(attribution: Attribution, step: Step) -> str | None:
     cut = int(ns[pieces.side == SUBMITTED].sum())
     if cut < CUT_NS:
         return None
-    return f"its first operation waited {cut / 1e6:,.1f} ms for work that was cut away"
+    return f"its first operation waited {duration(cut)} for work that was cut away"
 
 
 def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
@@ -301,6 +302,6 @@ def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
     if start_up < (length - usual) / 2:
         return None
     return (
-        f"warm-up: {length / 1e6:,.1f} ms against a median of {usual / 1e6:,.1f} ms, "
-        f"{start_up / 1e6:,.1f} ms of it module loading, allocation or compiling"
+        f"warm-up: {duration(length)} against a median of {duration(int(usual))}, "
+        f"{duration(start_up)} of it module loading, allocation or compiling"
     )

@@ -6,7 +6,7 @@ from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
-from analyzer.units import share, times
+from analyzer.units import duration, share, times
 
 FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver for nothing at all
 
@@ -76,7 +76,7 @@ def allocator(study: Study) -> Iterator[Claim]:
     evidence = of_causes(study, "allocator")
     low, high = span("gt-dynamic-batching", "gain")
     yield Claim(
-        message=f"The GPU waits {share(lost, wall)} of the wall ({lost / 1e6:,.2f} ms) for {evidence[0].what} and the like, "
+        message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for {evidence[0].what} and the like, "
         f"{times(sum(item.count for item in evidence))}.",
         ns=lost,
         how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it."

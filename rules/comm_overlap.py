@@ -106,9 +106,9 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     row = _row(study)
     moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
-        message=f"{len(mine):,} collectives run for {whole / 1e6:,.2f} ms, of which {lost / 1e6:,.2f} ms "
+        message=f"{len(mine):,} collectives run for {duration(whole)}, of which {duration(lost)} "
         f"({share(lost, window.wall_ns)} of the wall) nothing hides; {100 * low:.0f} % to "
-        f"{100 * high:.0f} % is usual in training." + (f" Bytes move in {moving / 1e6:,.2f} ms of it." if row else ""),
+        f"{100 * high:.0f} % is usual in training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
         ns=moving,
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",
@@ -138,7 +138,7 @@ def _question(lost: int, longest: Evidence) -> Claim:
     """Travel or waiting for a rank that comes late: several ranks tell, one cannot."""
     return Claim(
         title="Moving bytes, or waiting for another rank?",
-        message=f"Is it the network, or does another rank come late? A collective's {lost / 1e6:,.2f} ms hold the wait for "
+        message=f"Is it the network, or does another rank come late? A collective's {duration(lost)} hold the wait for "
         "the slowest rank, and one rank's trace cannot tell the two apart.",
         ns=lost,
         how="Record all ranks of the same step and give them together: advise FOLDER.",

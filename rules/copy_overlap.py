@@ -14,7 +14,7 @@ from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
 FAST = 0.5  # share of the link's rate from which pinning alone gives nothing
@@ -110,7 +110,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
         message=f"{len(mine):,} copies between host and device ({moved}) take {share(exposed, window.wall_ns)} of the wall "
-        f"({exposed / 1e6:,.1f} ms) that no kernel hides"
+        f"({duration(exposed)}) that no kernel hides"
         + (
             ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."
             if weights

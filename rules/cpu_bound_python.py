@@ -7,7 +7,7 @@ from analyzer.facts import span
 from analyzer.fixes import host_fix
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
 PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
@@ -92,7 +92,7 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
     low, high = span("ai-lowutil-target", "util")
     stacks = ("stacks were recorded, which slows Python down",) if study.trace.has_frames else ()
     yield Claim(
-        message=f"For {share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.2f} ms) the GPU has nothing to do "
+        message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do "
         f"because Python runs, "
         f"most of it in {evidence[0].what}; {100 * low:.0f} % to {100 * high:.0f} % busy is what such programs reach.",
         ns=lost,

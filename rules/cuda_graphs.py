@@ -13,7 +13,7 @@ from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Kind
-from analyzer.units import share
+from analyzer.units import duration, share
 
 LOST = 0.10  # of the wall to launching: a capture constrains the program, less does not pay for that
 BUSY = 0.95  # busy above this share: what is left between kernels is no graph's to give
@@ -130,7 +130,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
     unit = "repeats" if repetition.inferred else "steps"
     forbids = tuple(_forbids(study))
     yield Claim(
-        message=f"{share(lost, wall)} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for the host to launch: {calls:,} launches"
+        message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
         how=(IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA)

@@ -5,7 +5,7 @@ from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share, times
+from analyzer.units import duration, share, times
 
 FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no loader avoids
 
@@ -87,7 +87,7 @@ def dataloader(study: Study) -> Iterator[Claim]:
     evidence = of_causes(study, "dataloader")
     rate = value("ai-storage-rate", "rate")
     yield Claim(
-        message=f"The GPU is idle for {share(lost, wall)} of the wall ({lost / 1e6:,.1f} ms) while the data loader prepares "
+        message=f"The GPU is idle for {share(lost, wall)} of the wall ({duration(lost)}) while the data loader prepares "
         f"batches, {times(evidence[0].count)}.",
         ns=lost,
         how=_how(evidence[0].what),

@@ -9,7 +9,7 @@ from analyzer.evidence import of_operations
 from analyzer.fixes import Fix
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import duration, share
 
 SHORT_NS = 60_000  # 8 MB take about this long over NVLink; a shorter all-reduce is mostly latency
 FEWEST = 8  # short ones a step; fewer are the loss, a norm, a flag
@@ -100,7 +100,7 @@ def ddp_bucket(study: Study) -> Iterator[Claim]:
     operations = np.flatnonzero(np.isin(study.graph.row, rows))
     yield Claim(
         message=f"{len(small) / steps:,.0f} of {int(reduces.sum()) / steps:,.0f} all-reduces a step last under "
-        f"{SHORT_NS / 1e3:.0f} µs, {ns / 1e6:,.2f} ms in all; {exposed / 1e6:,.2f} ms "
+        f"{SHORT_NS / 1e3:.0f} µs, {duration(ns)} in all; {duration(exposed)} "
         f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=min(ns, exposed),
         how="Larger buckets: DistributedDataParallel(bucket_cap_mb=100, static_graph=True), or flatten what is reduced by hand.",

@@ -6,7 +6,7 @@ from analyzer.passes import communicating, gradient_bytes, kinds_of, shards
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.summary import memory_use
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FULL = 0.85  # of the device's memory at the peak: below it nothing has to be made to fit
 DOMINATES = 0.5  # of the peak in weights, gradients and optimizer states; else activations are what to cut
@@ -156,7 +156,7 @@ def fsdp_sharding(study: Study) -> Iterator[Claim]:
         f"{parameters * low / 1e9:,.3g} GB of it on every rank.{each}",
         ns=spent,
         how="Is memory what keeps the batch small? Then shard: FSDP (fully_shard), or ZeRO stage 1 for the optimizer's states "
-        f"alone. FSDP moves {1 + more:g} times the bytes: {more * spent / 1e6:,.2f} ms more here, if nothing hides it.",
+        f"alone. FSDP moves {1 + more:g} times the bytes: {duration(int(more * spent))} more here, if nothing hides it.",
         evidence=(of_operations(study, reduces),),
         formula=f"{low:g} to {high:g} B a parameter, divided by the ranks; {gradient / 1e9:,.3g} GB of gradients a step at "
         f"{width} B ({fact('ai-fsdp-mem').values['bytes']})",

@@ -13,7 +13,7 @@ from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
@@ -131,7 +131,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     operators = operators_of(study, best.places[0])
     yield Claim(
         message=f"{len(runs):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
-        f"({lost / 1e6:,.2f} ms). The costliest, {len(best.places)} times, {best.ns / 1e6:,.2f} ms: {' → '.join(best.names)}"
+        f"({duration(lost)}). The costliest, {len(best.places)} times, {duration(best.ns)}: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,
         how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here."

@@ -12,7 +12,7 @@ from analyzer.intervals import clip, intersect, total, union
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
 FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
@@ -93,7 +93,7 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
     count = sum(map(len, runs))
     yield Claim(
         message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {share(lost, wall)} of the "
-        f"wall ({lost / 1e6:,.1f} ms) goes to it; up to {100 * usual:.0f} % is usual.",
+        f"wall ({duration(lost)}) goes to it; up to {100 * usual:.0f} % is usual.",
         ns=lost,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
         fix=Fix("fused-optimizer", "one kernel a step for the optimizer", _merged(study, runs, 1.0), _merged(study, runs, 0.5),

@@ -11,7 +11,7 @@ from analyzer.passes import communicating, in_backward, kinds_of, shards
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.02  # of the wall in exposed communication, as for buckets; less is not worth the change
 FULL = 0.5  # as many all-reduces as the last pass has, of at least half their length: the same gradient, not statistics
@@ -140,7 +140,7 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     again = graph_index(study, spare)
     yield Claim(
         message=f"{micro:.3g} backward passes for each step of the optimizer all reduce the gradient: {len(spare):,} "
-        f"all-reduces, {length[spare].sum() / 1e6:,.2f} ms, come before the last pass; {exposed / 1e6:,.2f} ms "
+        f"all-reduces, {duration(length[spare].sum())}, come before the last pass; {duration(exposed)} "
         f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=ns,
         how="Run all micro-steps but the last one under model.no_sync(), so that gradients are reduced once.",

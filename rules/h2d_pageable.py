@@ -9,7 +9,7 @@ from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.01  # of the wall
 TINY = 64 * 1024  # bytes of a copy below which its fixed cost, not its memory, is what it costs
@@ -124,7 +124,7 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
         message=f"{len(mine):,} copies of pageable memory ({moved}) take {share(exposed, window.wall_ns)} of the wall "
-        f"({exposed / 1e6:,.1f} ms) that no kernel hides.",
+        f"({duration(exposed)}) that no kernel hides.",
         ns=exposed + staging,
         how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "
         "non_blocking without pinned memory does nothing."

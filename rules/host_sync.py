@@ -13,7 +13,7 @@ from analyzer.harness import measures
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import share, times
+from analyzer.units import duration, share, times
 
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
@@ -130,7 +130,7 @@ def host_sync(study: Study) -> Iterator[Claim]:
     rate = f", {len(rows) / steps:.3g} a step," if steps > 1 else ""
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
-        f"for {share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.2f} ms).",
+        f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}).",
         ns=lost,
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",

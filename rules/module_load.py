@@ -7,7 +7,7 @@ from analyzer.fixes import FIXES, Fix
 from analyzer.health import COLD_SHARE
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
 
@@ -83,7 +83,7 @@ def module_load(study: Study) -> Iterator[Claim]:
     evidence = of_causes(study, *causes)
     gone = without_host(causes)
     yield Claim(
-        message=f"{share(lost, wall)} of the wall ({lost / 1e6:,.1f} ms) the GPU waits for {evidence[0].what} and other start-up"
+        message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for {evidence[0].what} and other start-up"
         + (
             ": a cold start. What the steady state would gain cannot be told from it, so nothing else is advised."
             if cold

@@ -7,7 +7,7 @@ from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import duration, share
 
 FROM = 0.10  # of the wall in exchanges that nothing hides; a bubble of 16 microbatches in 3 stages is 11 %
 FEWEST = 4  # exchanges a step: two microbatches there and back
@@ -94,7 +94,7 @@ def pipeline_bubble(study: Study) -> Iterator[Claim]:
         formula = f"({p} - 1) / ({m} + {p} - 1) = {pipeline.expected:.3f}"
         formula += f"; with {2 * m} microbatches {(p - 1) / (2 * m + p - 1):.3f}"
     yield Claim(
-        message=f"{int(mine.sum()):,} exchanges with other ranks run for {lost / 1e6:,.2f} ms "
+        message=f"{int(mine.sum()):,} exchanges with other ranks run for {duration(lost)} "
         f"({share(lost, study.window.wall_ns)} of the wall) with no compute beside them.{told}",
         ns=lost,
         how="More microbatches a step, an interleaved schedule, or stages of equal length.",

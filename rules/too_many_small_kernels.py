@@ -13,7 +13,7 @@ from analyzer.kernels import kernel_class
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 SMALL_NS = 10_000  # a kernel this short costs about as much to launch as it runs
 GAPS = 0.05  # of the wall between small kernels
@@ -100,7 +100,7 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     steps = max(study.repetition.count, 1)
     yield Claim(
         message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
-        f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({gaps / 1e6:,.2f} ms). A layer needs "
+        f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({duration(gaps)}). A layer needs "
         f"{low:.0f} to {high:.0f} kernels.",
         ns=gaps,
         how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work.",

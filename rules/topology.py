@@ -13,7 +13,7 @@ from analyzer.passes import communicating, in_backward, kinds_of
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
-from analyzer.units import share, size
+from analyzer.units import duration, share, size
 
 FAST = (
     100e9  # bytes/s: every NVLink since the V100 carries more (150 in one direction), no PCIe slot or network port does
@@ -150,7 +150,7 @@ def topology(study: Study) -> Iterator[Claim]:
         places = graph_index(study, on)
         network = value("ai-infiniband", "bw")
         yield Claim(
-            message=f"{len(on):,} {what} run for {spent / 1e6:,.2f} ms ({share(spent, wall)} of the wall) at "
+            message=f"{len(on):,} {what} run for {duration(spent)} ({share(spent, wall)} of the wall) at "
             f"{speed / 1e9:,.0f} GB/s at best; this device's NVLink carries {link / 1e9:,.0f} GB/s in one direction"
             + (f", a network port {network / 1e9:,.0f} GB/s." if speed < network else "."),
             ns=spent,

@@ -7,7 +7,7 @@ from analyzer.health import CUT_NS, UNRECORDED_SHARE, unexplained
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64
-from analyzer.units import share
+from analyzer.units import duration, share
 
 
 @rule(
@@ -80,7 +80,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
     holes = int(ns[in_graph].sum())
     if holes >= UNRECORDED_SHARE * window.wall_ns:
         yield Claim(
-            message=f"{share(holes, window.wall_ns)} of the wall ({holes / 1e6:,.1f} ms) are holes inside "
+            message=f"{share(holes, window.wall_ns)} of the wall ({duration(holes)}) are holes inside "
             "submitted graph replays: kernels ran there that were not recorded. This is not idle time.",
             ns=holes,
             how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
@@ -94,7 +94,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
     lost = int(ns[cut].sum())
     if lost:
         yield Claim(
-            message=f"{share(lost, window.wall_ns)} of the wall ({lost / 1e6:,.1f} ms) submitted operations waited for "
+            message=f"{share(lost, window.wall_ns)} of the wall ({duration(lost)}) submitted operations waited for "
             "work that the trace does not hold: it was cut, or began while the device was busy.",
             ns=lost,
             how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",

@@ -58,9 +58,9 @@ def test_hole_inside_a_replay() -> None:
         *eager(5), call(510, 515, 1, "cudaGraphLaunch"), kernel(520, 530, 1), kernel(3530, 3540, 1),
     ]  # fmt: skip
     assert health(*events) == {"unrecorded-graph-nodes": 1}
-    assert "2.8 ms" in message("unrecorded-graph-nodes", *events)
+    assert "2.80 ms" in message("unrecorded-graph-nodes", *events)
     found = advice(*events)
-    assert "2.8 ms" in found.verdict
+    assert "2.80 ms" in found.verdict
     assert not found.verdict.startswith("GPU busy")
 
 

@@ -51,6 +51,7 @@ def test_fires(rule: Rule, text: str) -> None:
     assert findings, f"causes: {study_of(text).causes}"
     for finding in findings:
         assert re.search(r"\d", finding.message), "a message has its numbers"
+        assert not re.search(r"(?<![\d.])0\.0+ ms", finding.message), "microseconds are not shown as no milliseconds"
         assert finding.how
 
 
