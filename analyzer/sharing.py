@@ -23,35 +23,45 @@ def shares(start: Int64, end: Int64) -> Int64:
     result = np.where(alone, end - start, 0)
     crowd = np.flatnonzero(~alone)
     if len(crowd):
-        part = np.zeros(len(crowd), np.int64)
-        compiled.call(divide, len(crowd), (start[crowd], end[crowd]), (part,))
+        part, running = np.zeros(len(crowd), np.int64), np.empty(len(crowd), np.int64)
+        compiled.call(divide, len(crowd), (start[crowd], end[crowd]), (running, part))
         result[crowd] = part
     return result
 
 
-def divide(start: Any, end: Any, part: Any) -> None:
-    """Give each instant to the intervals (sorted by start) that run in it, equally; numba compiles it for large traces."""
-    running = [0] * 0
-    i = 0
-    now = 0
+def divide(start: Any, end: Any, running: Any, part: Any) -> None:
+    """Give each instant to the intervals (sorted by start) that run in it, equally; numba compiles it for large traces.
+
+    `running` has room for all of them.
+    """
     n = len(start)
-    while i < n or len(running) > 0:
-        if len(running) == 0:
+    now = 0
+    i = 0
+    count = 0  # the first so many of `running` run, in order of their start
+    while i < n or count > 0:
+        if count == 0:
             now = start[i]
         while i < n and start[i] <= now:
-            running.append(i)
+            running[count] = i
+            count += 1
             i += 1
         until = end[running[0]]
-        for r in running:
-            until = min(until, end[r])
-        if i < n:
-            until = min(until, start[i])
-        each = (until - now) // len(running)
         longest = running[0]
-        for r in running:
-            part[r] += each
+        for k in range(count):
+            r = running[k]
+            until = min(until, end[r])
             if end[r] - start[r] > end[longest] - start[longest]:
                 longest = r
-        part[longest] += (until - now) - each * len(running)
+        if i < n:
+            until = min(until, start[i])
+        each = (until - now) // count
+        part[longest] += (until - now) - each * count
+        left = 0
+        for k in range(count):
+            r = running[k]
+            part[r] += each
+            if end[r] > until:
+                running[left] = r
+                left += 1
+        count = left
         now = until
-        running = [r for r in running if end[r] > now]
