@@ -16,9 +16,10 @@ import numpy as np
 from analyzer.attribution import IDLE
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, covered
 from analyzer.intervals import Intervals, union
+from analyzer.lookup import distinct_rows, values_at, values_of
 from analyzer.run import PHASES, Collectives
 from analyzer.study import Study
-from analyzer.trace import NONE, Int64, Sparse, Trace
+from analyzer.trace import NONE, Int64
 
 KINDS = (
     ("reducescatter", re.compile(r"reduce_?scatter", re.I)),
@@ -168,11 +169,11 @@ class _Names:
         self.by_parent: dict[int, str] = {}
 
     def texts(self, argument: str) -> list[str]:
-        codes = at_rows(self.trace.texts.get(argument), self.rows)
+        codes = values_at(self.trace.texts.get(argument), self.rows)
         return [self.trace.strings[code] if code != NONE else "" for code in codes.tolist()]
 
     def integers(self, argument: str) -> Int64:
-        return at_rows(self.trace.integers.get(argument), self.rows)
+        return values_at(self.trace.integers.get(argument), self.rows)
 
     def keys(self) -> tuple[list[tuple[str, str, int]], Int64]:
         """Distinct (group, kind, size), and each row's."""
@@ -235,26 +236,23 @@ class _Names:
         trace = self.trace
         sent, got = self.integers("In msg nelems")[kept], self.integers("Out msg nelems")[kept]
         elements = np.maximum(sent, got)
-        codes = at_rows(trace.texts.get("dtype"), self.rows)[kept]
+        codes = values_at(trace.texts.get("dtype"), self.rows)[kept]
         width = _per_code(codes, trace.strings, dtype_bytes)
         size = np.where((elements >= 0) & (width > 0), elements * width, NONE)
         missing = np.flatnonzero(size == NONE)
         if len(missing) and "Input Dims" in trace.texts:
-            shapes: dict[int, int] = {}
-            for i in missing.tolist():
-                parent = self._parent(int(self.rows[kept[i]]))
-                if parent not in shapes:
-                    shapes[parent] = _message(trace, parent)
-                size[i] = shapes[parent]
+            size[missing] = self._first_tensors(self.rows[kept[missing]])
         return np.asarray(size, np.int64)
 
-
-def at_rows(column: Sparse | None, rows: Int64) -> Int64:
-    """The values of a sparse column at these rows, -1 where a row has none."""
-    if column is None or not len(column.rows) or not len(rows):
-        return np.full(len(rows), NONE, np.int64)
-    at = np.minimum(np.searchsorted(column.rows, rows), len(column.rows) - 1)
-    return np.where(column.rows[at] == rows, column.values[at], NONE).astype(np.int64)
+    def _first_tensors(self, rows: Int64) -> Int64:
+        """[k] bytes of the first tensor that the operator around each launch gets; -1 where its shapes do not tell."""
+        trace, launch = self.trace, self.trace.launch[rows]
+        parent = np.where(launch != NONE, self.study.timeline.host.parent[launch], NONE)
+        arguments = [trace.texts.get(name) for name in ("Input Dims", "Input type")]
+        calls, which = distinct_rows(values_of(arguments, parent))
+        return np.array([_message(*(trace.strings[code] if code != NONE else "" for code in call)) for call in calls])[
+            which
+        ]
 
 
 def _per_code(codes: Int64, strings: object, value: Callable[[str], int]) -> Int64:
@@ -280,11 +278,8 @@ def dtype_bytes(name: str) -> int:
     return next((size for pattern, size in DTYPE_BYTES if pattern.search(name)), NONE)
 
 
-def _message(trace: Trace, operator: int) -> int:
-    """Bytes of the first tensor that an operator gets; -1 where its shapes do not tell."""
-    if operator == NONE:
-        return NONE
-    dims, types = trace.text(operator, "Input Dims"), trace.text(operator, "Input type")
+def _message(dims: str, types: str) -> int:
+    """Bytes of the first tensor of a call with these shapes and types; -1 where they do not tell."""
     try:
         shapes, names = json.loads(dims or "[]"), json.loads(types or "[]")
     except ValueError:

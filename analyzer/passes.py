@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
-from analyzer.collectives import at_rows, collectives, dtype_bytes
+from analyzer.collectives import collectives, dtype_bytes
 from analyzer.device_timeline import COMMUNICATION
+from analyzer.lookup import values_at
 from analyzer.run import Collectives
 from analyzer.study import Study
 from analyzer.trace import NONE, Bool, Int64
@@ -64,10 +65,10 @@ def gradient_bytes(study: Study, on: Int64, found: Collectives, which: Int64) ->
 def _width(study: Study, on: Int64) -> int:
     """Bytes of a number in these collectives; 4 where nothing tells."""
     timeline, trace = study.timeline, study.trace
-    codes = at_rows(trace.texts.get("dtype"), timeline.row[on])
+    codes = values_at(trace.texts.get("dtype"), timeline.row[on])
     told = [dtype_bytes(trace.strings[code]) for code in np.unique(codes[codes != NONE]).tolist()]
     launches = timeline.launch[on]
     parents = timeline.host.parent[launches[launches != NONE]]
-    types = at_rows(trace.texts.get("Input type"), np.unique(parents[parents != NONE]).astype(np.int64))
+    types = values_at(trace.texts.get("Input type"), np.unique(parents[parents != NONE]).astype(np.int64))
     told += [dtype_bytes(trace.strings[code]) for code in types[types != NONE].tolist()]
     return max((width for width in told if width > 0), default=4)
