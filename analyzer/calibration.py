@@ -52,7 +52,7 @@ def fits(timeline: Timeline, costs: Costs, above: float = 0.0) -> Iterator[Fit]:
         sizes, which = np.unique(size[costs.kind[mine]], return_inverse=True)
         if len(sizes) < SIZES or sizes[-1] < SPREAD * sizes[0]:
             continue
-        length = (timeline.end - timeline.start)[mine]
+        length = timeline.length[mine]
         times = np.array([np.median(length[which == i]) for i in range(len(sizes))], np.float64)
         slope, base = np.polyfit(sizes, times, 1)
         spread = float(((times - times.mean()) ** 2).sum())

@@ -60,7 +60,7 @@ def chains(study: Study, fewest: int = FEWEST) -> list[Chain]:
             run.append(at)
     if len(run) >= fewest:
         places[tuple(names[run].tolist())].append(on[run])
-    length = timeline.end - timeline.start
+    length = timeline.length
     recorded = bool((trace.kind == Kind.OPERATOR).any())
     found = [
         Chain(
@@ -113,7 +113,7 @@ def most_common_class(study: Study) -> Counter[str]:
     timeline, on = study.timeline, study.operations[study.timeline.is_kernel[study.operations]]
     sums: Counter[str] = Counter()
     names = study.trace.name_code[timeline.row[on]]
-    length = (timeline.end - timeline.start)[on]
+    length = timeline.length[on]
     for code in np.unique(names).tolist():
         sums[kernel_class(study.trace.names[code])] += int(length[names == code].sum())
     return sums

@@ -250,9 +250,8 @@ class _Names:
         parent = np.where(launch != NONE, self.study.timeline.host.parent[launch], NONE)
         arguments = [trace.texts.get(name) for name in ("Input Dims", "Input type")]
         calls, which = distinct_rows(values_of(arguments, parent))
-        return np.array([_message(*(trace.strings[code] if code != NONE else "" for code in call)) for call in calls])[
-            which
-        ]
+        sizes = [_message(*(trace.strings[code] if code != NONE else "" for code in call)) for call in calls]
+        return np.array(sizes, np.int64)[which]
 
 
 def _per_code(codes: Int64, strings: object, value: Callable[[str], int]) -> Int64:

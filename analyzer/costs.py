@@ -203,7 +203,7 @@ def _main_kernels(
     timeline: Timeline, operator: Int64, at: Int64, main: Bool, several: list[bool], number: Int32
 ) -> tuple[Bool, NDArray[np.float64]]:
     """Which of each operator's kernels do its work, and the part of each: those of the longest eligible one's name."""
-    length = (timeline.end - timeline.start)[at]
+    length = timeline.length[at]
     order = np.lexsort((-length, ~main, operator))
     group = np.cumsum(np.concatenate([[0], np.diff(operator[order]) != 0])) if len(order) else order
     first = np.flatnonzero(np.concatenate([[True], np.diff(group) != 0])) if len(order) else order

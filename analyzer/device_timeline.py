@@ -42,6 +42,11 @@ class Timeline:
         return self.trace.end_ns[self.row]
 
     @cached_property
+    def length(self) -> Int64:
+        """[m] ns."""
+        return self.end - self.start
+
+    @cached_property
     def stream(self) -> Int64:
         return self.trace.stream[self.row]
 

@@ -62,7 +62,7 @@ def of_operations(study: Study, operations: Int64, what: str = "") -> Evidence:
     timeline = study.timeline
     codes = Counter(study.trace.name_code[timeline.row[operations]].tolist())
     name = what or (readable(study.trace.names[codes.most_common(1)[0][0]]) if codes else "")
-    ns = int((timeline.end - timeline.start)[operations].sum())
+    ns = int(timeline.length[operations].sum())
     launch = next((int(r) for r in timeline.launch[operations].tolist() if r != NONE), NONE)
     starts = timeline.start[operations].tolist()
     return Evidence(name, len(operations), ns, at_ms(study, starts), python_line(study, launch))

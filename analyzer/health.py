@@ -224,7 +224,7 @@ def _collective_outlier(timeline: Timeline) -> Note | None:
     at = np.flatnonzero(timeline.does == COMMUNICATION)
     if len(at) < 4:
         return None
-    length = (timeline.end - timeline.start)[at]
+    length = timeline.length[at]
     rest = float(np.median(length[1:]))
     if not rest or length[0] <= OUTLIER * rest or length[0] < length[1:].max():
         return None

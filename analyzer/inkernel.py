@@ -65,10 +65,6 @@ class InKernel:
         return operation_costs(self.timeline)
 
     @cached_property
-    def length(self) -> Int64:
-        return self.timeline.end - self.timeline.start
-
-    @cached_property
     def tails(self) -> Tails:
         device = device_of(self.timeline)
         return tails(self.timeline, device, device.sms or (self.hardware.sms if self.hardware else None))
@@ -137,7 +133,7 @@ class InKernel:
     def kept(self) -> Bool:
         """[m] the operator, or one around it, is recorded by autograd, which may keep its result for backward."""
         host, recorded = self.timeline.host, self.timeline.trace.integers.get("Sequence number")
-        found = np.zeros(len(self.length), np.bool_)
+        found = np.zeros(len(self.timeline.length), np.bool_)
         at = np.flatnonzero(self.costs.operator != NONE)
         row = self.costs.operator[at]
         for _ in range(AROUND):
@@ -162,14 +158,14 @@ class InKernel:
         avoid[on] = np.minimum(self.avoidable[on], memory[kind[on]])
         ideal[on] = np.maximum(compute[kind[on]], memory[kind[on]] - avoid[on]) * share
         ramp[on] = ramps(self.timeline, self.costs, self.hardware)[on]
-        tail[on] = np.nan_to_num(self.tails.idle[on]) * np.maximum(self.length[on] - ramp[on], 0)
+        tail[on] = np.nan_to_num(self.tails.idle[on]) * np.maximum(self.timeline.length[on] - ramp[on], 0)
         return ideal, tail, ramp, avoid
 
     @cached_property
     def violated(self) -> Bool:
         """[m] faster than the device can be: its FLOPs at the peak, its bytes at the full bandwidth or, as far as they
         fit, from the last-level cache."""
-        found = np.zeros(len(self.length), np.bool_)
+        found = np.zeros(len(self.timeline.length), np.bool_)
         on = np.flatnonzero(self.modelled)
         if self.hardware is None or not len(on):
             return found
@@ -177,7 +173,7 @@ class InKernel:
         cached = np.minimum(moved, self.hardware.l2_bytes)
         memory = (moved - cached + cached / CACHE_SPEED) / self.hardware.bandwidth * 1e9
         least = np.maximum(self.needs[0], memory)[self.costs.kind[on]] * self.costs.share[on]
-        found[on] = least > self.length[on] + CLOCK_NS
+        found[on] = least > self.timeline.length[on] + CLOCK_NS
         return found
 
     def shares(self, start: int, end: int) -> tuple[Int64, Int64]:
@@ -191,7 +187,7 @@ class InKernel:
         """The operations that run in [start, end) and [k, 6] ns of each by CAUSES; a row adds up to its share."""
         on, share = self.shares(start, end)
         clipped = np.minimum(self.timeline.end[on], end) - np.maximum(self.timeline.start[on], start)
-        inside = clipped / np.maximum(self.length[on], 1)
+        inside = clipped / np.maximum(self.timeline.length[on], 1)
         table = np.zeros((len(on), len(CAUSES)), np.int64)
         known = self.modelled[on]
         left = np.where(known, share, 0)

@@ -221,5 +221,5 @@ def product_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -
     on = np.flatnonzero((costs.kind != NONE) & (timeline.does == COMPUTE) & (timeline.start < end_ns))
     on = on[timeline.end[on] > start_ns]
     on = on[m[costs.kind[on]] != NONE] if len(on) else on
-    length: Int64 = (timeline.end - timeline.start)[on]
+    length: Int64 = timeline.length[on]
     return m[costs.kind[on]] if len(on) else np.empty(0, np.int64), length

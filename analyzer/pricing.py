@@ -58,7 +58,7 @@ def of_kinds(study: Study, operations: Int64, fit: Sequence[bool]) -> Int64:
 def lengths(study: Study, operations: Int64) -> Floats:
     """ns of each."""
     timeline = study.timeline
-    return np.asarray((timeline.end - timeline.start)[operations], np.float64)
+    return np.asarray(timeline.length[operations], np.float64)
 
 
 def less(study: Study, operations: Int64, saved: Floats, share: float = 1.0) -> Floats:

@@ -84,7 +84,7 @@ def _mfu(model: InKernel, start_ns: int, end_ns: int) -> Measure:
     if part < ENOUGH:
         return Measure(None, "modelled", f"{SHAPES.format(part)} only (record_shapes)")
     inside = np.minimum(timeline.end[at], end_ns) - np.maximum(timeline.start[at], start_ns)
-    compute = model.needs[0][model.costs.kind[at]] * model.costs.share[at] * inside / np.maximum(model.length[at], 1)
+    compute = model.needs[0][model.costs.kind[at]] * model.costs.share[at] * inside / np.maximum(timeline.length[at], 1)
     value = float(compute.sum()) / (end_ns - start_ns)
     if value > 1:
         return Measure(None, "modelled", f"it comes out as {value:.0%}: the peak, the type or the FLOPs are wrong")

@@ -117,7 +117,7 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
         formula=f"exposed {lost / 1e6:,.3f} ms of {whole / 1e6:,.3f} ms; a ring moves 2 (n-1)/n of the bytes over the link",
         at_most_ns=moving,
     )
-    longest = of_operations(study, mine[np.argsort(-(timeline.end - timeline.start)[mine])[:1]])
+    longest = of_operations(study, mine[np.argsort(-timeline.length[mine])[:1]])
     yield _late(study.run, row, longest) if study.run and row else _question(lost, longest)
 
 

@@ -104,7 +104,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         return
     kinds = [FIRST_COPY + i for i, (direction, memory) in enumerate(COPIES) if f"{direction} {memory}".strip() in links]
     mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
-    size, ns = study.trace.bytes[timeline.row[mine]], int((timeline.end - timeline.start)[mine].sum())
+    size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
     weights = _offloaded(study, exposed, size)
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
@@ -135,7 +135,7 @@ def _fast_pageable(study: Study) -> bool:
     timeline = study.timeline
     kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
     mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
-    size, ns = study.trace.bytes[timeline.row[mine]], int((timeline.end - timeline.start)[mine].sum())
+    size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
     return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link
 

@@ -89,7 +89,7 @@ def ddp_bucket(study: Study) -> Iterator[Claim]:
         return
     mine = study.operations[timeline.does[study.operations] == COMMUNICATION]
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
-    length = (timeline.end - timeline.start)[mine]
+    length = timeline.length[mine]
     reduces = kinds == "allreduce"
     small = mine[reduces & (length < SHORT_NS)]
     steps = max(len(study.kept_steps), 1)

@@ -143,7 +143,7 @@ def fsdp_sharding(study: Study) -> Iterator[Claim]:
     if parameters * low < DOMINATES * peak:
         return
     timeline, wall = study.timeline, study.window.wall_ns
-    spent = int((timeline.end - timeline.start)[reduces].sum())
+    spent = int(timeline.length[reduces].sum())
     more = value("ai-fsdp-comm", "ratio") - 1
     if more * spent > DEAR * wall:
         return

@@ -126,7 +126,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
         return
     runs = [_priced(study, place) for chain in found for place in chain.places]
     best = found[0]
-    avoided = sum(int((study.timeline.end - study.timeline.start)[run.operations].sum()) - run.low_ns for run in runs)
+    avoided = sum(int(study.timeline.length[run.operations].sum()) - run.low_ns for run in runs)
     shapes = bool(study.inkernel.avoidable.any())
     operators = operators_of(study, best.places[0])
     yield Claim(
@@ -158,7 +158,7 @@ def _evidence(study: Study, chain: Chain) -> Evidence:
 
 def _priced(study: Study, operations: Int64) -> Run:
     """What one kernel for a chain would take: pessimistic, optimistic."""
-    length = (study.timeline.end - study.timeline.start)[operations]
+    length = study.timeline.length[operations]
     whole, longest = int(length.sum()), int(length.max())
     avoidable = np.minimum(study.inkernel.avoidable[operations], length)
     low = whole - int(avoidable.sum()) if avoidable.any() else longest + int(STAYS * (whole - longest))

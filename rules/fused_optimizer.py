@@ -108,7 +108,7 @@ def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
     """What the device spends on the optimizer: its kernels, and the time it idles between them or "
     "while the host launches them."""
     timeline, trace, window = study.timeline, study.trace, study.window
-    busy = sum(int((timeline.end - timeline.start)[run].sum()) for run in runs)
+    busy = sum(int(timeline.length[run].sum()) for run in runs)
     start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
     end = np.concatenate([trace.end_ns[rows], [timeline.end[run].max() for run in runs]])
     idle = clip(union(timeline.gaps.start, timeline.gaps.end), window.start_ns, window.end_ns)
@@ -131,7 +131,7 @@ def _together(study: Study, runs: list[Int64]) -> bool:
 
 
 def _merged(study: Study, runs: list[Int64], share: float) -> Change:
-    whole = [int((study.timeline.end - study.timeline.start)[run].sum() * share) for run in runs]
+    whole = [int(study.timeline.length[run].sum() * share) for run in runs]
 
     def change(graph: Graph) -> Graph:
         return fused([graph_index(study, run) for run in runs], whole)(graph)

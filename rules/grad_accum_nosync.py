@@ -134,7 +134,7 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     if not extra:
         return
     spare = np.concatenate(extra)
-    length = study.timeline.end - study.timeline.start
+    length = study.timeline.length
     micro = 1 + len(extra) / len(groups)
     ns = min(int(length[spare].sum()), exposed)
     again = graph_index(study, spare)
@@ -171,7 +171,7 @@ def _passes(study: Study, reduces: Int64) -> list[list[Int64]]:
     starts = trace.start_ns[timeline.launch[reduces]]
     of_pass = number[np.searchsorted(begun, starts, side="left")] if len(kept) else starts
     interval = np.searchsorted(updates, starts)
-    length = timeline.end - timeline.start
+    length = timeline.length
     found = []
     for k in range(1, len(updates)) if not len(study.kept_steps) else range(len(updates)):
         mine = reduces[interval == k]

@@ -114,7 +114,7 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
     kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
     mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
     size = study.trace.bytes[timeline.row[mine]]
-    total, ns = int(size[size > 0].sum()), int((timeline.end - timeline.start)[mine].sum())
+    total, ns = int(size[size > 0].sum()), int(timeline.length[mine].sum())
     rate = total / ns * 1e9 if ns else 0.0
     link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
     coherent = study.hardware is not None and any(word in study.hardware.key for word in COHERENT)

@@ -132,7 +132,7 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
     on = study.operations[timeline.is_kernel[study.operations]]
     mine = on[slow[trace.name_code[timeline.row[on]]]]
     mine = mine[~_narrow(study, mine)]
-    ns = int((timeline.end - timeline.start)[mine].sum())
+    ns = int(timeline.length[mine].sum())
     if ns < FROM * wall:
         return
     low, high, told = _factors(study)

@@ -87,7 +87,7 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     """
     timeline, wall = study.timeline, study.window.wall_ns
     on = study.operations[timeline.is_kernel[study.operations] & ~timeline.node[study.operations]]
-    length = (timeline.end - timeline.start)[on]
+    length = timeline.length[on]
     if not len(on) or float(np.median(length)) >= SMALL_NS or study.causes.get("unmodelled", 0) > BUSY * wall:
         return
     pairs = _pairs(study, on[length < SMALL_NS])
@@ -134,7 +134,7 @@ def _merged(study: Study, pairs: list[tuple[int, int]]) -> Change:
         if not taken & {a, b}:
             taken |= {a, b}
             runs.append(np.array([a, b]))
-    whole = [int((study.timeline.end - study.timeline.start)[run].sum()) for run in runs]
+    whole = [int(study.timeline.length[run].sum()) for run in runs]
 
     def change(graph: Graph) -> Graph:
         return fused([graph_index(study, run) for run in runs], whole, host=False)(graph)

@@ -144,7 +144,7 @@ def topology(study: Study) -> Iterator[Claim]:
         return
     for on, speed, what in filter(None, (_split_layers(study), _copies(study))):
         timeline, wall = study.timeline, study.window.wall_ns
-        spent = int((timeline.end - timeline.start)[on].sum())
+        spent = int(timeline.length[on].sum())
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
         places = graph_index(study, on)
@@ -180,7 +180,7 @@ def _split_layers(study: Study) -> tuple[Int64, float, str] | None:
     mine = np.flatnonzero(wanted)
     if len(mine) < OFTEN * steps:
         return None
-    length = (study.timeline.end - study.timeline.start)[on[mine]]
+    length = study.timeline.length[on[mine]]
     ranks = [found.keys[key][2] or None for key in found.key[which[mine]].tolist()]
     factor = np.array([bus_factor("allreduce", n) if n else 2.0 for n in ranks])
     speed = float(np.quantile(sizes[mine] * factor / length, 0.9)) * 1e9
@@ -195,5 +195,5 @@ def _copies(study: Study) -> tuple[Int64, float, str] | None:
     copies, moved = copies[moved >= LARGE], moved[moved >= LARGE]
     if not len(copies):
         return None
-    speed = float(np.quantile(moved / np.maximum((timeline.end - timeline.start)[copies], 1), 0.9)) * 1e9
+    speed = float(np.quantile(moved / np.maximum(timeline.length[copies], 1), 0.9)) * 1e9
     return copies, speed, f"copies of {size(int(np.median(moved)))} between devices"

@@ -207,5 +207,5 @@ def test_real_traces_add_up_and_the_model_holds(real_traces: Path) -> None:
         for low, high in ((start, end), (start, middle), (middle, end)):
             parts = model.split(low, high)
             assert sum(part.ns for part in parts) == dict(exposed(one, low, high)).get(COMPUTE, 0), name
-        wrong = int(model.length[model.violated].sum())
-        assert wrong <= 0.03 * int(model.length[model.modelled].sum()), name
+        wrong = int(model.timeline.length[model.violated].sum())
+        assert wrong <= 0.03 * int(model.timeline.length[model.modelled].sum()), name

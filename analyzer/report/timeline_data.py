@@ -147,7 +147,7 @@ def _idle_lane(study: Study, names: _Names) -> _Lane:
 
 def _stream_lanes(study: Study, names: _Names, threads: list[int]) -> list[_Lane]:
     timeline, trace = study.timeline, study.trace
-    length = timeline.end - timeline.start
+    length = timeline.length
     streams, which = np.unique(timeline.stream, return_inverse=True)
     work = np.bincount(which, length, len(streams))
     shown = sorted(np.argsort(-work, kind="stable")[:STREAMS].tolist())
