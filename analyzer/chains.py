@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from analyzer.distinct import present
+from analyzer.intervals import grouped
 from analyzer.kernels import kernel_class, readable
+from analyzer.lookup import distinct_rows
 from analyzer.study import Study
-from analyzer.trace import NONE, Bool, Int64, Kind
+from analyzer.trace import NONE, Bool, Int32, Int64, Kind, Trace
 
 LIGHT = frozenset({"elementwise", "normalization", "softmax", "reduction", "copy", "random"})
 """Classes of kernels that move data and hardly compute."""
@@ -32,44 +35,51 @@ class Chain:
     """The same kernels one after the other, wherever they occur."""
 
     names: tuple[str, ...]
-    places: tuple[Int64, ...]
-    """Operations (index into the timeline) of each occurrence."""
+    places: Int64
+    """[occurrences, kernels] operations (index into the timeline)."""
     ns: int
     """Time of all of them."""
 
 
-def chains(study: Study, fewest: int = FEWEST) -> list[Chain]:
+def chains(study: Study) -> list[Chain]:
     """The chains of the window, most time first."""
     timeline, trace = study.timeline, study.trace
     on = study.operations[timeline.is_kernel[study.operations] & ~timeline.node[study.operations]]
     on = on[~in_optimizer(study, on)]
     on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
     names = trace.name_code[timeline.row[on]]
-    light = np.zeros(len(trace.names), np.bool_)
-    for code in np.unique(names).tolist():
-        light[code] = is_light(trace.names[code])
-    same = np.concatenate([[False], timeline.stream[on][1:] == timeline.stream[on][:-1]]) if len(on) else on > 0
-    places: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
-    run: list[int] = []
-    for at, (code, joined) in enumerate(zip(names.tolist(), same.tolist(), strict=True)):
-        if run and (not joined or not light[code] or len(run) == MOST):
-            if len(run) >= fewest:
-                places[tuple(names[run].tolist())].append(on[run])
-            run = []
-        if light[code]:
-            run.append(at)
-    if len(run) >= fewest:
-        places[tuple(names[run].tolist())].append(on[run])
-    length = timeline.length
+    start, count = _light_runs(trace, names, timeline.stream[on])
+    member = np.arange(MOST)
+    codes = np.where(member < count[:, None], names[np.minimum(start[:, None] + member, len(on) - 1)], NONE)
+    kinds, kind = distinct_rows(list(codes.T))
     recorded = bool((trace.kind == Kind.OPERATOR).any())
-    found = [
-        Chain(
-            tuple(readable(trace.names[code]) for code in codes), tuple(where), int(sum(length[w].sum() for w in where))
-        )
-        for codes, where in places.items()
-        if recorded or len(set(codes)) > 1  # one kernel again and again may be a program of its own
-    ]
+    found = []
+    for row, which in sorted(zip(kinds, grouped(kind, len(kinds)), strict=True), key=lambda pair: int(pair[1][0])):
+        kernels = [code for code in row if code != NONE]
+        if recorded or len(set(kernels)) > 1:  # one kernel again and again may be a program of its own
+            places = on[start[which, None] + member[: len(kernels)]]
+            told = tuple(readable(trace.names[code]) for code in kernels)
+            found.append(Chain(told, places, int(timeline.length[places].sum())))
     return sorted(found, key=lambda chain: -chain.ns)
+
+
+def _light_runs(trace: Trace, names: Int32, stream: Int64) -> tuple[Int64, Int64]:
+    """Where runs of light kernels begin, and of how many kernels each is: of FEWEST to MOST on one stream.
+
+    names, stream: [k] of kernels by stream and start.
+    """
+    is_one = np.zeros(len(trace.names), np.bool_)
+    for code in present(names).tolist():
+        is_one[code] = is_light(trace.names[code])
+    light = is_one[names]
+    joined = light[1:] & light[:-1] & (stream[1:] == stream[:-1])
+    first = np.flatnonzero(light & ~np.concatenate([[False], joined]))
+    last = np.flatnonzero(light & ~np.concatenate([joined, [False]]))
+    parts = (last - first) // MOST + 1
+    begun = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    start = np.repeat(first, parts) + MOST * begun
+    count = np.minimum(np.repeat(last, parts) - start + 1, MOST)
+    return start[count >= FEWEST], count[count >= FEWEST]
 
 
 def in_optimizer(study: Study, operations: Int64) -> Bool:
@@ -100,12 +110,6 @@ def operators_of(study: Study, operations: Int64) -> list[str]:
         if row != NONE and (not told or told[-1] != study.trace.label(row)):
             told.append(study.trace.label(row))
     return told
-
-
-def graph_index(study: Study, operations: Int64) -> Int64:
-    """Indices in the study's graph of operations of its timeline."""
-    at = np.searchsorted(study.graph.row, study.timeline.row[operations])
-    return np.asarray(at, np.int64)
 
 
 def most_common_class(study: Study) -> Counter[str]:

@@ -91,17 +91,20 @@ def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np
     return change
 
 
-def fused(runs: Sequence[Int64], durations_ns: Sequence[int], *, host: bool = True) -> Change:
+def fused(
+    operations: Int64, counts: Sequence[int], durations_ns: Sequence[int] | Int64, *, host: bool = True
+) -> Change:
     """Each run of operations (adjacent on a stream, in order) becomes its first one, with the given duration.
 
     The others keep their place with no duration, no gap and, unless `host` is false, no host work to launch them.
+    `operations` has one run after the other, of so many each.
     """
-    rest = np.concatenate([run[1:] for run in runs]) if runs else np.empty(0, np.int64)
+    begins = np.cumsum(counts, dtype=np.int64) - counts
+    rest = np.delete(operations, begins)
 
     def change(graph: Graph) -> Graph:
         duration = graph.duration_ns.copy()
-        for run, ns in zip(runs, durations_ns, strict=True):
-            duration[run[0]] = min(int(ns), int(duration[run].sum()))
+        duration[operations[begins]] = np.minimum(durations_ns, np.add.reduceat(duration[operations], begins))
         duration[rest] = 0
         gone = np.zeros(len(graph.row), np.bool_)
         gone[rest] = True

@@ -16,12 +16,22 @@ from analyzer.trace import Int64
 Floats = NDArray[np.float64]
 
 
-def in_graph(study: Study, graph: Graph, operations: Int64) -> Int64:
+def in_graph(study: Study, operations: Int64) -> Int64:
     """The graph's numbers of these operations of the timeline."""
-    rows = study.timeline.row[operations]
-    order = np.argsort(graph.row, kind="stable")
-    found: Int64 = order[np.searchsorted(graph.row[order], rows)]
+    found: Int64 = np.searchsorted(study.graph.row, study.timeline.row[operations])
     return found
+
+
+def one_each(
+    study: Study, runs: Sequence[Int64] | Int64, durations_ns: Sequence[int] | Int64, *, host: bool = True
+) -> Change:
+    """Each run of operations becomes one kernel of this many ns: `fused` for operations of the timeline."""
+
+    def change(graph: Graph) -> Graph:
+        operations = in_graph(study, np.concatenate(runs))
+        return fused(operations, [len(run) for run in runs], durations_ns, host=host)(graph)
+
+    return change
 
 
 def faster(
@@ -31,21 +41,17 @@ def faster(
     """These operations take `low` (pessimistic) and `high` (optimistic) times as long as they do."""
 
     def change(factor: Floats | float) -> Change:
-        return lambda graph: scaled(in_graph(study, graph, operations), factor)(graph)
+        return lambda graph: scaled(in_graph(study, operations), factor)(graph)
 
     return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
 
 
 def merged(
-    study: Study, name: str, title: str, runs: Sequence[Int64], low: Sequence[int], high: Sequence[int],
+    study: Study, name: str, title: str, runs: Sequence[Int64], low: Sequence[int] | Int64, high: Sequence[int] | Int64,
     assumes: Sequence[str] = (),
 ) -> Fix:  # fmt: skip
     """Each run of operations becomes one kernel of this many ns, pessimistic and optimistic."""
-
-    def change(durations: Sequence[int]) -> Change:
-        return lambda graph: fused([in_graph(study, graph, run) for run in runs], durations)(graph)
-
-    return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
+    return Fix(name, title, one_each(study, runs, low), one_each(study, runs, high), assumes=tuple(assumes))
 
 
 def of_kinds(study: Study, operations: Int64, fit: Sequence[bool]) -> Int64:

@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.device_timeline import COPIES, FIRST_COPY
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
 from analyzer.graph import Graph
+from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
@@ -123,7 +123,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         else "Copy the next input on a stream of its own while this one is worked on: "
         + ("non_blocking=True" if is_pytorch(study.trace) else "cudaMemcpyAsync")
         + ", an event, two pinned buffers.",
-        fix=_resident(graph_index(study, mine)) if weights else FIXES["copy-overlap"],
+        fix=_resident(in_graph(study, mine)) if weights else FIXES["copy-overlap"],
         evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
         formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",
         doubts=("that the copied data are weights is inferred from their recurring sizes",) if weights else (),

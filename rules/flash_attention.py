@@ -10,7 +10,7 @@ from analyzer.pricing import faster, lengths, merged
 from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
 from analyzer.study import Study
-from analyzer.trace import NONE, Int64
+from analyzer.trace import Int64
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
 LONG = 256  # queries and keys from which the scores outgrow the operands (head dimensions are 64 to 256)
@@ -226,22 +226,20 @@ def _older(study: Study) -> Int64:
 
 def _unfused(study: Study) -> Iterator[Int64]:
     """Runs of operations on a stream from the product that makes scores to the one that uses them."""
-    timeline, costs = study.timeline, study.inkernel.costs
-    for stream in np.unique(timeline.stream[study.operations]).tolist():
-        mine = study.operations[timeline.stream[study.operations] == stream]
+    timeline, costs, on = study.timeline, study.inkernel.costs, study.operations
+    kinds = (*costs.kinds, None)  # -1, no kind, is the last one
+    scores = {i: kind.result[-2:] for i, kind in enumerate(costs.kinds) if kind.family == "softmax" and kind.result}
+    long = [i for i, shape in scores.items() if len(shape) == 2 and min(shape) >= LONG]
+    for stream in np.unique(timeline.stream[on[np.isin(costs.kind[on], long)]]).tolist():
+        mine = on[timeline.stream[on] == stream]
         mine = mine[np.argsort(timeline.start[mine], kind="stable")]
-        kinds = [costs.kinds[k] if k != NONE else None for k in costs.kind[mine].tolist()]
+        kind = costs.kind[mine]
         done = 0
-        for at, kind in enumerate(kinds):
-            if kind is None or kind.family != "softmax" or not kind.result or min(kind.result[-2:]) < LONG:
-                continue
-            queries, keys = kind.result[-2:]
-            first = next(
-                (i for i in range(at - 1, max(at - NEAR, done) - 1, -1) if _is(kinds[i], m=queries, n=keys)), None
-            )
-            last = next(
-                (i for i in range(at + 1, min(at + NEAR + 1, len(kinds))) if _is(kinds[i], m=queries, k=keys)), None
-            )
+        for at in np.flatnonzero(np.isin(kind, long)).tolist():
+            queries, keys = scores[int(kind[at])]
+            before, after = range(at - 1, max(at - NEAR, done) - 1, -1), range(at + 1, min(at + NEAR + 1, len(kind)))
+            first = next((i for i in before if _is(kinds[kind[i]], m=queries, n=keys)), None)
+            last = next((i for i in after if _is(kinds[kind[i]], m=queries, k=keys)), None)
             if first is not None and last is not None:
                 done = last + 1
                 yield mine[first:done]

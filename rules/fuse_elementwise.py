@@ -1,14 +1,12 @@
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.chains import Chain, chains, graph_index, operators_of
-from analyzer.changes import Change, fused
+from analyzer.chains import Chain, chains, operators_of
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
-from analyzer.graph import Graph
+from analyzer.pricing import one_each
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
@@ -17,15 +15,6 @@ from analyzer.units import duration, share
 
 FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
-
-
-class Run(NamedTuple):
-    """One occurrence of a chain, and how long one kernel for it would take."""
-
-    operations: Int64
-    low_ns: int
-    """Pessimistic; likewise `high_ns`, optimistic."""
-    high_ns: int
 
 
 @rule(
@@ -124,9 +113,10 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     least = max(FROM, usual) if study.phase.name == "training" else FROM
     if lost < least * study.window.wall_ns:
         return
-    runs = [_priced(study, place) for chain in found for place in chain.places]
+    runs = [place for chain in found for place in chain.places]
+    low, high = (np.concatenate(ns) for ns in zip(*(_priced(study, chain.places) for chain in found), strict=True))
+    avoided = lost - int(low.sum())
     best = found[0]
-    avoided = sum(int(study.timeline.length[run.operations].sum()) - run.low_ns for run in runs)
     shapes = bool(study.inkernel.avoidable.any())
     operators = operators_of(study, best.places[0])
     yield Claim(
@@ -139,8 +129,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
         else "One kernel for each of the chains named here.",
         fix=Fix(
             "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
-            _merged(study, [(run.operations, run.low_ns) for run in runs], host=False),
-            _merged(study, [(run.operations, run.high_ns) for run in runs], host=True),
+            one_each(study, runs, low, host=False), one_each(study, runs, high),
             assumes=("optimistic: a fused kernel takes as long as the longest of its chain, and one launch",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
                      else f"pessimistic: {100 * STAYS:.0f} % of what the others take stays"),
@@ -156,20 +145,12 @@ def _evidence(study: Study, chain: Chain) -> Evidence:
     return of_operations(study, np.concatenate(chain.places), " → ".join(chain.names))
 
 
-def _priced(study: Study, operations: Int64) -> Run:
-    """What one kernel for a chain would take: pessimistic, optimistic."""
-    length = study.timeline.length[operations]
-    whole, longest = int(length.sum()), int(length.max())
-    avoidable = np.minimum(study.inkernel.avoidable[operations], length)
-    low = whole - int(avoidable.sum()) if avoidable.any() else longest + int(STAYS * (whole - longest))
-    return Run(operations, max(low, longest), min(longest, low))
-
-
-def _merged(study: Study, runs: list[tuple[Int64, int]], *, host: bool) -> Change:
-    """Each chain is one kernel; `host`: and its host work that of one launch."""
-
-    def change(graph: Graph) -> Graph:
-        places = [graph_index(study, operations) for operations, _ in runs]
-        return fused(places, [ns for _, ns in runs], host=host)(graph)
-
-    return change
+def _priced(study: Study, places: Int64) -> tuple[Int64, Int64]:
+    """[k] ns that one kernel for each occurrence of a chain ([k, kernels]) would take: pessimistic, optimistic."""
+    length = study.timeline.length[places]
+    whole, longest = length.sum(axis=1), length.max(axis=1)
+    avoidable = np.minimum(study.inkernel.avoidable[places], length)
+    without = whole - avoidable.sum(axis=1).astype(np.int64)
+    guess = longest + (STAYS * (whole - longest)).astype(np.int64)
+    low = np.where(avoidable.any(axis=1), without, guess)
+    return np.maximum(low, longest), np.minimum(longest, low)

@@ -2,16 +2,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import graph_index, optimizer_steps
-from analyzer.changes import Change, fused
+from analyzer.chains import optimizer_steps
 from analyzer.evidence import of_operations
 from analyzer.facts import span
-from analyzer.fixes import Fix
-from analyzer.graph import Graph
 from analyzer.intervals import clip, intersect, total, union
+from analyzer.pricing import merged
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.trace import NONE, Int64
+from analyzer.trace import Int64
 from analyzer.units import duration, share
 
 MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
@@ -80,10 +78,10 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
 
     When it must not fire: it is fused or foreach already, or takes no more of the step than it has to.
     """
-    trace, wall = study.trace, study.window.wall_ns
+    trace, timeline, wall = study.trace, study.timeline, study.window.wall_ns
     rows = optimizer_steps(study)
     rows = rows[(trace.start_ns[rows] < study.window.end_ns) & (trace.end_ns[rows] > study.window.start_ns)]
-    runs = [run for row in rows.tolist() if len(run := _launched(study, row)) >= MANY]
+    runs = [run for run in _launched(study, rows) if len(run) >= MANY]
     if not runs or _together(study, runs):
         return
     lost = _lost(study, rows, runs)
@@ -91,13 +89,16 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
     if lost < usual * wall:
         return
     count = sum(map(len, runs))
+    whole = np.array([timeline.length[run].sum() for run in runs])
     yield Claim(
         message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {share(lost, wall)} of the "
         f"wall ({duration(lost)}) goes to it; up to {100 * usual:.0f} % is usual.",
         ns=lost,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
-        fix=Fix("fused-optimizer", "one kernel a step for the optimizer", _merged(study, runs, 1.0), _merged(study, runs, 0.5),
-                assumes=("pessimistic: the same bytes move as now", "optimistic: half of them")),
+        fix=merged(
+            study, "fused-optimizer", "one kernel a step for the optimizer", runs, whole, whole // 2,
+            assumes=("pessimistic: the same bytes move as now", "optimistic: half of them"),
+        ),
         evidence=(of_operations(study, np.concatenate(runs)),),
         formula=f"its kernels and the idle time between and before them, {lost / 1e6:,.3f} ms in {len(runs)} steps",
         grade="modelled",
@@ -115,25 +116,17 @@ def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
     return busy + total(intersect(union(start, end), idle))
 
 
-def _launched(study: Study, row: int) -> Int64:
-    """Kernels of the window launched within a host record."""
+def _launched(study: Study, rows: Int64) -> list[Int64]:
+    """For each of these host records the kernels of the window that are launched within it."""
     timeline, trace, mine = study.timeline, study.trace, study.operations
-    linked = mine[timeline.linked[mine] & timeline.is_kernel[mine]]
-    begun = trace.start_ns[timeline.launch[linked]]
-    inside = (begun >= trace.start_ns[row]) & (begun < trace.end_ns[row]) & (timeline.launch[linked] != NONE)
-    return np.asarray(linked[inside], np.int64)
+    kernels = mine[timeline.linked[mine] & timeline.is_kernel[mine]]
+    begun = timeline.launch_start[kernels]
+    order = np.argsort(begun, kind="stable")
+    first, last = (np.searchsorted(begun, times[rows], sorter=order) for times in (trace.start_ns, trace.end_ns))
+    return [kernels[np.sort(order[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
 
 def _together(study: Study, runs: list[Int64]) -> bool:
     """Most of the kernels update several tensors at once already."""
     labels = [study.timeline.label(op).lower() for op in runs[0].tolist()]
     return sum(any(word in label for word in FEW_AT_ONCE) for label in labels) > len(labels) / 2
-
-
-def _merged(study: Study, runs: list[Int64], share: float) -> Change:
-    whole = [int(study.timeline.length[run].sum() * share) for run in runs]
-
-    def change(graph: Graph) -> Graph:
-        return fused([graph_index(study, run) for run in runs], whole)(graph)
-
-    return change

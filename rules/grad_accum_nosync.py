@@ -2,12 +2,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import graph_index, in_optimizer, optimizer_steps
+from analyzer.chains import in_optimizer, optimizer_steps
 from analyzer.changes import scaled
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import Fix
 from analyzer.passes import communicating, in_backward, kinds_of, shards
+from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
@@ -137,7 +138,7 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     length = study.timeline.length
     micro = 1 + len(extra) / len(groups)
     ns = min(int(length[spare].sum()), exposed)
-    again = graph_index(study, spare)
+    again = in_graph(study, spare)
     yield Claim(
         message=f"{micro:.3g} backward passes for each step of the optimizer all reduce the gradient: {len(spare):,} "
         f"all-reduces, {duration(length[spare].sum())}, come before the last pass; {duration(exposed)} "

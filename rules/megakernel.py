@@ -137,9 +137,9 @@ def megakernel(study: Study) -> Iterator[Claim]:
         return
     fix = Fix(
         "megakernel", "one kernel for the whole pass",
-        lambda graph: without_gaps(in_graph(study, graph, nodes))(graph),
+        lambda graph: without_gaps(in_graph(study, nodes))(graph),
         lambda graph: together(
-            without_gaps(at := in_graph(study, graph, nodes)), scaled(at, less(study, nodes, ends))
+            without_gaps(at := in_graph(study, nodes)), scaled(at, less(study, nodes, ends))
         )(graph),
         assumes=("pessimistic: only the gaps go; optimistic: also last waves and ramps", "the megakernel is as fast in between"),
     )  # fmt: skip

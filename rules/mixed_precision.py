@@ -3,7 +3,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import graph_index
 from analyzer.changes import Change, scaled
 from analyzer.costs import TRUE_FP32, dtype_of_kernel
 from analyzer.evidence import of_operations
@@ -11,6 +10,7 @@ from analyzer.facts import span, value
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
 from analyzer.kernels import kernel_class, readable
+from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64
@@ -186,6 +186,6 @@ def _factors(study: Study) -> tuple[float, float, str]:
 
 def _scaled(study: Study, operations: Int64, factor: float) -> Change:
     def change(graph: Graph) -> Graph:
-        return scaled(graph_index(study, operations), factor)(graph)
+        return scaled(in_graph(study, operations), factor)(graph)
 
     return change

@@ -2,14 +2,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import graph_index
-from analyzer.changes import Change, fused
 from analyzer.distinct import counted
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
-from analyzer.graph import Graph
 from analyzer.kernels import kernel_class
+from analyzer.pricing import one_each
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
@@ -91,11 +89,12 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     if not len(on) or float(np.median(length)) >= SMALL_NS or study.causes.get("unmodelled", 0) > BUSY * wall:
         return
     pairs = _pairs(study, on[length < SMALL_NS])
-    between = sum(int(timeline.start[b] - timeline.end[a]) for a, b in pairs)
+    between = int((timeline.start[pairs[:, 1]] - timeline.end[pairs[:, 0]]).sum())
     gaps = min(between, study.causes.get("queued-gap", 0))
     if gaps < GAPS * wall:
         return
-    merged = _merged(study, pairs[::FEWER])
+    apart = pairs[::FEWER]
+    merged = one_each(study, apart, timeline.length[apart].sum(axis=1), host=False)
     low, high = span("tvi-kernels-per-layer", "kernels")
     steps = max(study.repetition.count, 1)
     yield Claim(
@@ -114,8 +113,8 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _pairs(study: Study, small: Int64) -> list[tuple[int, int]]:
-    """Neighbours on a stream that are both small and merge: no communication, no copies."""
+def _pairs(study: Study, small: Int64) -> Int64:
+    """[k, 2] neighbours on a stream that are both small and merge: no communication, no copies."""
     timeline = study.timeline
     names, which, _ = counted(study.trace.name_code[timeline.row[small]])
     merge = np.array([kernel_class(study.trace.names[code]) != "communication" for code in names.tolist()], np.bool_)
@@ -124,19 +123,4 @@ def _pairs(study: Study, small: Int64) -> list[tuple[int, int]]:
     a, b = order[:-1], order[1:]
     pause = timeline.start[b] - timeline.end[a]
     close = (timeline.stream[a] == timeline.stream[b]) & (pause > 0) & (pause < 20 * SMALL_NS)
-    return list(zip(a[close].tolist(), b[close].tolist(), strict=True))
-
-
-def _merged(study: Study, pairs: list[tuple[int, int]]) -> Change:
-    taken: set[int] = set()
-    runs = []
-    for a, b in pairs:
-        if not taken & {a, b}:
-            taken |= {a, b}
-            runs.append(np.array([a, b]))
-    whole = [int(study.timeline.length[run].sum()) for run in runs]
-
-    def change(graph: Graph) -> Graph:
-        return fused([graph_index(study, run) for run in runs], whole, host=False)(graph)
-
-    return change
+    return np.stack([a[close], b[close]], axis=1)

@@ -2,7 +2,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import graph_index
 from analyzer.changes import scaled
 from analyzer.collectives import bus_factor
 from analyzer.device_timeline import COPIES, FIRST_COPY
@@ -10,6 +9,7 @@ from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import Fix
 from analyzer.passes import communicating, in_backward, kinds_of
+from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
@@ -147,7 +147,7 @@ def topology(study: Study) -> Iterator[Claim]:
         spent = int(timeline.length[on].sum())
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
-        places = graph_index(study, on)
+        places = in_graph(study, on)
         network = value("ai-infiniband", "bw")
         yield Claim(
             message=f"{len(on):,} {what} run for {duration(spent)} ({share(spent, wall)} of the wall) at "

@@ -66,7 +66,7 @@ def test_a_change_leaves_the_graph_it_is_given_alone() -> None:
         everything = np.arange(len(of.row))
         for change in (
             without_host(["framework"]), without_waits(), scaled(everything, 0.5), without_gaps(everything),
-            overlapped(everything[::3]), captured(regions(of), launch_ns=5000, gap_ns=1000), fused([everything[:2]], [1]),
+            overlapped(everything[::3]), captured(regions(of), launch_ns=5000, gap_ns=1000), fused(everything[:2], [2], [1]),
         ):  # fmt: skip
             change(of)
         assert all((getattr(of, name) == column).all() for name, column in before.items())
@@ -92,10 +92,10 @@ def test_a_fused_run_is_one_operation_and_one_launch() -> None:
     of = graph(*launches(4))
     run = np.array([1, 2, 3])
     # Its second and third launch are gone with their host work, launch calls included; it lasts 15.
-    assert replayed(of, fused([run], [15_000]))[1] == 61
-    assert replayed(of, fused([run], [15_000]))[-1] == 61
-    assert replayed(of, fused([run], [15_000], host=False)) == [26, 61, 76, 106]
-    assert replayed(of, fused([run], [10**9]))[1] == 46 + 30  # never longer than its parts
+    assert replayed(of, fused(run, [len(run)], [15_000]))[1] == 61
+    assert replayed(of, fused(run, [len(run)], [15_000]))[-1] == 61
+    assert replayed(of, fused(run, [len(run)], [15_000], host=False)) == [26, 61, 76, 106]
+    assert replayed(of, fused(run, [len(run)], [10**9]))[1] == 46 + 30  # never longer than its parts
 
 
 def test_regions_end_at_waits_and_steps() -> None:
