@@ -312,6 +312,7 @@ def _sweep(
     start, end = np.zeros(2 * n + 1, np.int64), np.zeros(2 * n + 1, np.int64)
     row, what = np.zeros(2 * n + 1, np.int32), np.zeros(2 * n + 1, np.int8)
     around = [np.full(n, NONE, np.int32) for _ in range(4)]
+    stacks = [np.empty(n + 1, np.int32) for _ in range(2)]
     kinds, names = trace.kind[rows], trace.name_code[rows]
     count = compiled.call(
         sweep_nested,
@@ -320,13 +321,13 @@ def _sweep(
             trace.start_ns[rows], trace.end_ns[rows], doing[rows], kinds == Kind.OPERATOR,
             kinds == Kind.PYTHON, (kinds == Kind.PYTHON) & is_module[names], int(ENCLOSING),
         ),
-        (start, end, row, what, *around),
+        (start, end, row, what, *around, *stacks),
     )  # fmt: skip
     for column, found in zip((parent, operator, frame, module), around, strict=True):
         known = np.flatnonzero(found != NONE)
         column[rows[known]] = rows[found[known]]
     pieces: list[Any] = [start, end, row, what]
-    del start, end, row, what, around
+    del start, end, row, what, around, stacks
     for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back
         pieces[i] = column[:count].copy() if i != 2 else rows[column[:count]]
     return Segments(*pieces)
@@ -335,7 +336,7 @@ def _sweep(
 def sweep_nested(
     start: Any, end: Any, doing: Any, is_operator: Any, is_frame: Any, is_module: Any, enclosing: int,
     out_start: Any, out_end: Any, out_row: Any, out_doing: Any,
-    parent: Any, operator: Any, frame: Any, module: Any,
+    parent: Any, operator: Any, frame: Any, module: Any, stack: Any, winner: Any,
 ) -> int:  # fmt: skip
     """Cut a thread's time where the deciding record changes; rows sorted by (start, -end). Returns the number of pieces.
 
@@ -344,42 +345,40 @@ def sweep_nested(
     do no harm: a record leaves the stack when it is over, in whatever order.
     """
     n = len(start)
-    stack = [0] * 0
-    winner = [0] * 0  # for each level the deciding enclosing record among it and those below, -1 for none
-    stack.append(-1)  # a floor, so that numba knows the type and the loops need no empty case
-    winner.append(-1)
+    # The records that run, and for each of them the deciding enclosing record among it and those below, -1 for none.
+    # Below them all lies a floor, so that the loops need no empty case.
+    stack[0] = winner[0] = -1
+    top = 0
     count = 0
     now = 0
     i = 0
-    while i < n or len(stack) > 1:
+    while i < n or top > 0:
         # Until when does the present state hold?
-        until = start[i] if i < n else end[stack[-1]]
-        while len(stack) > 1 and end[stack[-1]] <= now:
-            stack.pop()
-            winner.pop()
-        if len(stack) == 1:
+        until = start[i] if i < n else end[stack[top]]
+        while top > 0 and end[stack[top]] <= now:
+            top -= 1
+        if top == 0:
             if i >= n:
                 break
             now = start[i]
         else:
-            top = stack[-1]
-            deciding = winner[-1]
+            deciding = winner[top]
             if deciding != -1 and end[deciding] <= now:  # a winner that ended inside its child: look for another one
                 deciding = -1
-                for level in range(1, len(stack)):
+                for level in range(1, top + 1):
                     candidate = stack[level]
                     if doing[candidate] > enclosing or end[candidate] <= now:
                         continue
                     if deciding == -1 or doing[candidate] < doing[deciding]:
                         deciding = candidate
-                for level in range(1, len(stack)):
+                for level in range(1, top + 1):
                     winner[level] = deciding
-            if i >= n or end[top] < until:
-                until = end[top]
+            if i >= n or end[stack[top]] < until:
+                until = end[stack[top]]
             if deciding != -1 and end[deciding] < until:
                 until = end[deciding]
             if until > now:
-                decided = deciding if deciding != -1 else top
+                decided = deciding if deciding != -1 else stack[top]
                 if count > 0 and out_row[count - 1] == decided and out_end[count - 1] == now:
                     out_end[count - 1] = until
                 else:
@@ -390,19 +389,19 @@ def sweep_nested(
                     count += 1
                 now = until
         while i < n and start[i] <= now:
-            while len(stack) > 1 and end[stack[-1]] <= start[i]:
-                stack.pop()
-                winner.pop()
-            above = stack[-1]
+            while top > 0 and end[stack[top]] <= start[i]:
+                top -= 1
+            above = stack[top]
             parent[i] = above
             operator[i] = i if is_operator[i] else (operator[above] if above != -1 else -1)
             frame[i] = i if is_frame[i] else (frame[above] if above != -1 else -1)
             module[i] = i if is_module[i] else (module[above] if above != -1 else -1)
-            best = winner[-1]
+            best = winner[top]
             if doing[i] <= enclosing and (best == -1 or doing[i] < doing[best]):
                 best = i
             if end[i] > start[i]:
-                stack.append(i)
-                winner.append(best)
+                top += 1
+                stack[top] = i
+                winner[top] = best
             i += 1
     return count

@@ -107,8 +107,6 @@ class _Walk:
 
     def __init__(self, graph: Graph, origin: int, operation: Int64, original: Graph) -> None:
         self.graph, self.origin, self.operation = graph, origin, operation
-        self.function, arrays = compiled.chosen(sweep_part, len(graph.source))
-        keep: Callable[[Int64], Any] = (lambda column: column) if arrays else (lambda column: column.tolist())
         weight = graph.total_ns.copy()
         place = np.full(len(graph.row), NONE, np.int64)
         place[operation] = np.arange(len(operation))
@@ -123,10 +121,16 @@ class _Walk:
         self.duration = graph.duration_ns.copy()
         before = np.maximum(original.duration_ns[operation], 1)
         self.slower = graph.duration_ns[operation] / before
-        self.first_edge, self.source, self.weight = keep(graph.first_edge), keep(graph.source), keep(weight)
-        self.time, self.by = keep(np.zeros(len(graph.point), np.int64)), keep(np.full(len(graph.point), NONE, np.int64))
-        self.time[0] = origin
+        time, by = np.zeros(len(graph.point), np.int64), np.full(len(graph.point), NONE, np.int64)
+        time[0] = origin
         self.at = 1
+        columns: list[Any] = [graph.first_edge, graph.source, weight, time, by]
+        size = len(graph.source)
+        machine_code = compiled.machine_code_of(sweep_part, size, *columns[:3], origin, self.at, len(by), *columns[3:])
+        self.sweep: Callable[..., None] = machine_code or sweep_part
+        if not machine_code:  # lists are faster for Python
+            columns = [column.tolist() for column in columns]
+        self.first_edge, self.source, self.weight, self.time, self.by = columns
         self.open = np.ones(len(operation), np.bool_)
 
     def advance(self) -> list[int]:
@@ -134,7 +138,7 @@ class _Walk:
         stop = int(self.needed[self.open].min(initial=len(self.graph.point)))
         if stop <= self.at:
             return []
-        self.function(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time, self.by)
+        self.sweep(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time, self.by)
         reached = np.flatnonzero((self.starts >= self.at) & (self.starts < stop))
         self.at = stop
         return [int(i) for i in reached]

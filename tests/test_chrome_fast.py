@@ -1,6 +1,5 @@
 """The compiled parser against the standard library: every layout, every cut, and damage."""
 
-import contextlib
 import gzip
 import json
 import os
@@ -8,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from analyzer import machine_code
 from analyzer.errors import UnreadableTrace
-from analyzer.ingest import chrome, chrome_fast, scan
+from analyzer.ingest import chrome, chrome_fast
 from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
+from analyzer.machine_code import compile_from_now
 
 TINY = [256, 1000, 65_536]
 
@@ -289,7 +291,7 @@ def test_truncated_anywhere(tmp_path: Path) -> None:
 )
 def test_garbage_ends_in_time(tmp_path: Path, unit: str) -> None:
     for start in ("", "[", '{"traceEvents": [', '[{"ph": 1},'):
-        with contextlib.suppress(UnreadableTrace):
+        with suppress(UnreadableTrace):
             fast(start + unit * (200_000 // len(unit)), tmp_path, 10_000)
 
 
@@ -356,15 +358,38 @@ def test_nothing_is_read_outside_its_buffer(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_works_where_no_compiled_code_can_be_kept(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text(json.dumps(EVENTS))
-    code = (
-        "import sys; from numba.core import caching; caching.FunctionCache._impl_class._locator_classes = [];"
-        "from analyzer.ingest.chrome_fast import read; print(len(read(sys.argv[1])))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(len(EVENTS))]
+SMALL = json.dumps({"schemaVersion": 1, "traceEvents": EVENTS * 40, "distributedInfo": {"rank": 3}})
+
+
+def test_a_small_text_is_read_by_compiled_code_that_is_ready() -> None:
+    compile_from_now()
+    mine, other = chrome_fast.parse_if_kept(bytearray(SMALL.encode()), "t"), chrome.parse(SMALL.encode(), "t")
+    assert mine
+    assert rows_of(mine) == rows_of(other)
+    assert (mine.metadata, mine.notes) == (other.metadata, other.notes)
+
+
+def test_a_small_text_with_a_fault_is_left_to_the_other_parser() -> None:
+    compile_from_now()
+    middle = SMALL.index('"ph"', len(SMALL) // 2)
+    for faulty in (
+        SMALL[:-40],
+        SMALL[:middle] + SMALL[middle + 1 :],
+        SMALL[:middle] + "7" + SMALL[middle:],
+        SMALL.replace('"dur": ', '"dur": inf, "was": ', 1),
+        "[]",
+        "no trace",
+    ):
+        with suppress(UnreadableTrace):
+            assert chrome_fast.parse_if_kept(bytearray(faulty.encode()), "t") is None, faulty[:200]
+
+
+def test_a_small_text_is_not_worth_compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine_code, "_compiling", False)
+    monkeypatch.setattr(machine_code, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(chrome_fast._parse_events, "_ready", {})
+    assert chrome_fast.parse_if_kept(bytearray(SMALL.encode()), "t") is None
+    assert not [*tmp_path.iterdir()]
 
 
 # ---- recordings ------------------------------------------------------------------------------------------------------
@@ -385,13 +410,3 @@ def test_recordings(tmp_path: Path) -> None:
                 again = list(Reference(printed).rows())
                 for size in (4096, 65_536):
                     assert rows_of(fast(printed, tmp_path, size)) == again, (path.name, name)
-
-
-def test_compiled_code_holds_no_argument_names() -> None:
-    """Its cache goes by the file it stands in: names from another module would stay as they were, with their numbers."""
-    compiled = [value for value in vars(scan).values() if hasattr(value, "py_func")]
-    assert compiled
-    for function in compiled:
-        assert not {"ALIASES", "ARGUMENTS", "INTEGERS", "TEXTS", "_ARGUMENT_KEYS"} & set(
-            function.py_func.__code__.co_names
-        )

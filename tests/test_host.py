@@ -253,8 +253,9 @@ def swept(rows: list[tuple[int, int, int]]) -> dict[int, int]:
     start, end, doing = (np.array([r[i] for r in rows], np.int64) for i in range(3))
     out = [np.zeros(3 * n + 1, np.int64) for _ in range(4)]
     around = [np.full(n, NONE, np.int64) for _ in range(4)]
+    stacks = [np.zeros(n + 1, np.int64) for _ in range(2)]
     flags = [np.zeros(n, np.bool_) for _ in range(3)]
-    count = compiled.call(sweep_nested, n, (start, end, doing, *flags, int(Doing.COMPILE)), (*out, *around))
+    count = compiled.call(sweep_nested, n, (start, end, doing, *flags, int(Doing.COMPILE)), (*out, *around, *stacks))
     found: dict[int, int] = {}
     pieces: defaultdict[int, int] = defaultdict(int)
     for a, b, row, what in zip(*(column[:count].tolist() for column in out), strict=True):

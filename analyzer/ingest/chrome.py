@@ -36,7 +36,9 @@ Progress = Callable[[int, int], None]
 """Called with (bytes of the file done, bytes of the file)."""
 
 LARGE = 40 << 20
-"""Bytes of text from which on the compiled parser pays for its start."""
+"""Bytes of text from which on the compiled parser is worth compiling."""
+WORTH_LOADING = 1 << 19
+"""Bytes of text from which on it pays for its start, when it is compiled already."""
 
 
 def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents:
@@ -54,13 +56,20 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
                 if len(text) > LARGE:
                     break
             else:
-                return parse(text, path, file.damage)
+                return _parse_fast(text, path, file.damage) or parse(text, path, file.damage)
     del text
-    try:
-        from analyzer.ingest import chrome_fast
-    except ImportError:  # numba may be absent, or lag behind a new release of Python
-        return read_all(path, progress)
+    from analyzer.ingest import chrome_fast
+
     return chrome_fast.read(path, progress)
+
+
+def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | None:
+    """RawEvents of a text that is whole and without fault, by the compiled parser where that pays and is there."""
+    if damage or len(text) < WORTH_LOADING:
+        return None
+    from analyzer.ingest import chrome_fast
+
+    return chrome_fast.parse_if_kept(text, path)
 
 
 def read_all(path: Path | str, progress: Progress | None = None) -> RawEvents:

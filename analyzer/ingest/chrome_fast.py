@@ -6,7 +6,6 @@ does not, the rest is joined with the next chunk and parsed again, so where the 
 An event that the compiled parser does not know how to read goes to the one of `chrome`, which repairs or drops it.
 """
 
-import contextlib
 import json
 import os
 import queue
@@ -14,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.heap import give_back
-from analyzer.ingest import scan
+from analyzer.ingest import scan_layout as scan
 from analyzer.ingest.chrome import (
     NEXT_EVENT,
     SPACE,
@@ -35,8 +35,16 @@ from analyzer.ingest.chrome import (
 )
 from analyzer.ingest.raw import INTEGERS, MISSING, TEXTS, RawEvents
 from analyzer.ingest.repair import repair, repair_value
-from analyzer.ingest.text import TextFile
+from analyzer.ingest.text import HeldText, TextFile
 from analyzer.ingest.values import CAUSES, SURROGATE, Number, canonical, clean, not_strict
+from analyzer.machine_code import Loop, compile_from_now
+
+_parse_events, _group, _refill, _intern = [
+    Loop(
+        f"analyzer.ingest.scan:{name}", *(f"analyzer.ingest.{part}" for part in ("raw", "scan_layout", "scan_vectors"))
+    )
+    for name in ("parse_events", "group", "refill", "intern")
+]
 
 CHUNK = 4 << 20
 _JOINED = 64 << 20
@@ -44,6 +52,8 @@ _JOINED = 64 << 20
 _NEXT_EVENT = re.compile(NEXT_EVENT.encode())
 _FOLLOWING = re.compile(NEXT_EVENT)
 _TAIL = 1 << 15
+_READ = 1 << 20
+"""Bytes read at a time, so that progress is seen."""
 
 
 class _CannotCope(Exception):
@@ -58,10 +68,28 @@ def read(
     chunk_size: bytes of text parsed at a time; threads: how many parse, by default one per processor up to 4.
     Raises UnreadableTrace when it is no Chrome trace.
     """
+    compile_from_now()
     try:
-        return _Reader(path, progress, chunk_size, threads or min(os.cpu_count() or 1, 4)).read()
-    except _CannotCope:
+        with TextFile(path) as file:
+            reader = _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4))
+            reader.workers[0].is_ready()  # compiled together, for smaller files to come
+            return reader.read()
+    except (_CannotCope, ImportError):  # numba may be absent, or lag behind a new release of Python
         return read_all(path, progress)
+
+
+def parse_if_kept(text: bytearray, path: Path | str) -> RawEvents | None:
+    """RawEvents of the text of a whole file; None unless the text is without fault and the compiled code ready to run."""
+    held = HeldText(text, path)
+    reader = _Reader(
+        held, None, min(CHUNK, len(text) + scan.PADDING), max(1, min(os.cpu_count() or 1, len(text) // CHUNK))
+    )
+    if not reader.workers[0].is_ready():
+        return None
+    with suppress(_CannotCope):
+        raw = reader.read()
+        return None if raw.notes else raw
+    return None
 
 
 # ---- one thread's strings --------------------------------------------------------------------------------------------
@@ -89,7 +117,7 @@ class _Pool:
             before = self.table
             self._make(2 * len(before))
             self.table[: len(before)] = before
-            scan.refill(self.table, count, self.slots)
+            _refill(self.table, count, self.slots)
         heap = np.zeros(2 * len(self.heap), np.uint8)
         heap[: len(self.heap)] = self.heap
         self.heap = heap
@@ -99,7 +127,7 @@ class _Pool:
         data = text.encode()
         buffer = np.zeros(len(data) + scan.PADDING, np.uint8)
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        while (code := int(scan.intern(buffer, 0, len(data), scan.PLAIN, *self.arrays()))) == -2:
+        while (code := int(_intern(buffer, 0, len(data), scan.PLAIN, *self.arrays()))) == -2:
             self.grow()
         return code
 
@@ -168,6 +196,20 @@ class _Worker:
         self.columns = _Columns(1 << 12, 1 << 15)
         self.events = Events()
 
+    def is_ready(self) -> bool:
+        """Whether the compiled code can run now."""
+        text, columns, pool = np.zeros(0, np.uint8), self.columns.arrays(), self.pool.arrays()
+        counts, rows, _ = _parts(0, 1, np.int64)
+        return (
+            _parse_events.is_ready(text, 0, *columns, *pool)
+            and all(
+                _group.is_ready(self.columns.integers, 0, 0, counts, counts, rows, np.zeros(0, kind))
+                for kind in (np.int64, np.int32)
+            )
+            and _refill.is_ready(self.pool.table, 0, self.pool.slots)
+            and _intern.is_ready(text, 0, 0, scan.PLAIN, *pool)
+        )
+
     def parse(self, chunk: _Chunk) -> _Chunk:
         """Parse the text of a chunk, which begins where an event may begin."""
         state = self.pool.state
@@ -175,9 +217,7 @@ class _Worker:
         state[scan.N_REPAIRED] = 0
         chunk.damage.clear()
         while True:
-            stop = scan.parse_events(
-                chunk.buffer, chunk.end, *self.columns.arrays(), *self.pool.arrays(), scan.ARGUMENTS
-            )
+            stop = _parse_events(chunk.buffer, chunk.end, *self.columns.arrays(), *self.pool.arrays())
             if stop == scan.FULL:
                 self.columns = self.columns.grown()
             elif stop == scan.POOL_FULL:
@@ -255,9 +295,14 @@ class _Worker:
 
 def _grouped(entries: Any, count: int, first: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
     """How many of each key, and rows and values sorted by key."""
-    counts, rows, values = np.zeros(n_keys, np.int64), np.empty(count, np.int32), np.empty(count, kind)
-    scan.group(entries, count, first, counts, np.zeros(n_keys, np.int64), rows, values)
+    counts, rows, values = _parts(count, n_keys, kind)
+    _group(entries, count, first, counts, np.zeros(n_keys, np.int64), rows, values)
     return counts, rows, values
+
+
+def _parts(count: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
+    """Room for what `_grouped` returns."""
+    return np.zeros(n_keys, np.int64), np.empty(count, np.int32), np.empty(count, kind)
 
 
 class _EventWalker(Walker):
@@ -321,29 +366,29 @@ class _AfterWalker(Walker):
 class _Source:
     """The text of a file in chunks."""
 
-    def __init__(self, file: TextFile, progress: Progress | None) -> None:
+    def __init__(self, file: TextFile | HeldText, progress: Progress | None) -> None:
         self.file, self.progress = file, progress
-        self._blocks = file.blocks()
         self._held = memoryview(b"")
+        """Text that was read and belongs to the next chunk."""
         self._base = 0
 
-    def _next(self) -> bool:
-        """Hold the next block; False at the end of the text."""
-        for block in self._blocks:
+    def _fill(self, view: memoryview) -> int:
+        """Fill a buffer; how many bytes, fewer than fit only at the end of the text."""
+        filled = min(len(self._held), len(view))
+        view[:filled] = self._held[:filled]
+        self._held = self._held[filled:]
+        while filled < len(view) and (size := self.file.fill(view[filled : filled + _READ])):
+            filled += size
             if self.progress:
                 self.progress(self.file.done, self.file.size)
-            if block:
-                self._held = memoryview(block)
-                return True
-        return False
+        return filled
 
     def take(self, size: int) -> bytearray:
-        """The next bytes, `size` of them or more, fewer at the end of the text."""
-        taken = bytearray(self._held)
-        self._held = memoryview(b"")
-        while len(taken) < size and self._next():
-            taken += self._held
-            self._held = memoryview(b"")
+        """The next bytes, `size` of them, fewer at the end of the text."""
+        taken = bytearray(size)
+        with memoryview(taken) as view:
+            filled = self._fill(view)
+        del taken[filled:]
         return taken
 
     def put_back(self, text: bytearray, base: int) -> None:
@@ -352,25 +397,23 @@ class _Source:
 
     def everything(self) -> bytearray:
         """All the text that is left."""
-        return self.take(1 << 62)
+        taken = bytearray()
+        while more := self.take(1 << 20):
+            taken += more
+        return taken
 
     def chunk(self, buffer: Any) -> "_Chunk | None":
         """Fill a buffer, up to where an event seems to begin; None at the end of the text."""
-        room, filled = len(buffer) - scan.PADDING, 0
-        view = memoryview(buffer)
-        while filled < room and (self._held or self._next()):
-            size = min(room - filled, len(self._held))
-            view[filled : filled + size] = self._held[:size]
-            self._held = self._held[size:]
-            filled += size
+        room = len(buffer) - scan.PADDING
+        view = memoryview(buffer)[:room]
+        filled = self._fill(view)
         if not filled:
             return None
-        last = not self._held and not self._next()
-        end = filled if last else _cut(view[:filled])
-        if end < filled:
-            self._held = memoryview(bytes(view[end:filled]) + bytes(self._held))
+        ahead = bytes(self._held) or bytes(self.take(1))
+        end = _cut(view) if ahead else filled
+        self._held = memoryview(bytes(view[end:filled]) + ahead)
         buffer[end : end + scan.PADDING] = 0
-        chunk = _Chunk(buffer, end, self._base, last)
+        chunk = _Chunk(buffer, end, self._base, last=not ahead)
         self._base += end
         return chunk
 
@@ -394,8 +437,8 @@ def _cut(text: memoryview) -> int:
 
 
 class _Reader:
-    def __init__(self, path: Path | str, progress: Progress | None, chunk_size: int, threads: int) -> None:
-        self.path, self.progress, self.chunk_size = Path(path), progress, chunk_size
+    def __init__(self, file: TextFile | HeldText, progress: Progress | None, chunk_size: int, threads: int) -> None:
+        self.file, self.progress, self.chunk_size = file, progress, chunk_size
         self.workers = [_Worker(number) for number in range(threads)]
         self.idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self.workers:
@@ -410,22 +453,21 @@ class _Reader:
         self.notes: dict[str, int] = {}
 
     def read(self) -> RawEvents:
-        with TextFile(self.path) as file:
-            source = _Source(file, self.progress)
-            metadata = self._read_head(source)
-            self._read_events(source)
-            raw = self._columns(metadata)
-            self.workers, self.free, self.idle = [], [], queue.SimpleQueue()
-            give_back()
-            if metadata is None and not raw.phase.any():
-                raise _CannotCope  # a list of what may be no events at all
-            self._finish(raw, metadata, file)
+        source = _Source(self.file, self.progress)
+        metadata = self._read_head(source)
+        self._read_events(source)
+        raw = self._columns(metadata)
+        self.workers, self.free, self.idle = [], [], queue.SimpleQueue()
+        give_back()
+        if metadata is None and not raw.phase.any():
+            raise _CannotCope  # a list of what may be no events at all
+        self._finish(raw, metadata)
         return raw
 
     def _read_head(self, source: "_Source") -> dict[str, Any] | None:
         """Read up to the first event; the top-level keys before it, None when the file is a bare list."""
         head = source.take(max(self.chunk_size, 4096))
-        refuse_other_formats(bytes(head[:4096]), self.path, source.file.damage)
+        refuse_other_formats(bytes(head[:4096]), self.file.path, self.file.damage)
         while True:
             text = head.decode("utf-8", "surrogateescape")
             walker = _HeadWalker(text, Events())
@@ -583,7 +625,7 @@ class _Reader:
             code_of.append(mine)
         return list(codes), code_of, bad
 
-    def _finish(self, raw: RawEvents, metadata: dict[str, Any] | None, file: TextFile) -> None:
+    def _finish(self, raw: RawEvents, metadata: dict[str, Any] | None) -> None:
         """Add the metadata behind the events, and what was damaged."""
         why = ""
         if self.ended and metadata is not None:
@@ -595,14 +637,14 @@ class _Reader:
             why = f"byte {self.rest_base}: the file ends inside an event"
         elif metadata is not None and not self.ended:
             why = "the file is truncated"
-        why = file.damage or why
+        why = self.file.damage or why
         if why:
             raw.notes["partial"] = 1
             raw.first_damage["partial"] = f"{why}; {len(raw)} complete events read"
         raw.metadata = plain_metadata(metadata or {})
         raw.notes.update(self.notes)
         for code, (position, cause) in self.first_damage.items():
-            raw.first_damage[code] = f"line {_line(self.path, position)}, byte {position}: {CAUSES[cause]}"
+            raw.first_damage[code] = f"line {_line(self.file.path, position)}, byte {position}: {CAUSES[cause]}"
 
 
 def _line(path: Path, position: int) -> int:
@@ -634,7 +676,7 @@ def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
             text = canonical(json.loads(text, strict=False, parse_float=Number, parse_constant=not_strict))
         except (ValueError, RecursionError):
             damaged = True
-            with contextlib.suppress(ValueError):
+            with suppress(ValueError):
                 text = canonical(repair_value(text))
     if not text.isascii() and SURROGATE.search(text):
         return clean(text), True

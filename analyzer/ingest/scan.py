@@ -1,6 +1,7 @@
 """The compiled part of `chrome_fast`: events of a buffer of JSON text into columns, without the interpreter lock.
 
-Every buffer has PADDING readable bytes behind its text, since text is looked at 32 bytes at a time.
+Every buffer has PADDING readable bytes behind its text, since text is looked at 32 bytes at a time. This module imports
+numba; what calls its functions goes through `machine_code`, which keeps them compiled.
 """
 
 import os
@@ -9,169 +10,73 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import types
-from numba.extending import intrinsic
 
-from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS
+from analyzer.ingest.raw import MISSING
+from analyzer.ingest.scan_layout import (
+    ARGS,
+    ARGUMENT_TABLE,
+    CONTENT,
+    CUT,
+    DONE,
+    DUR,
+    ESCAPED,
+    EVENT_TABLE,
+    FIRST_REPAIRED,
+    FIRST_TEXT,
+    FULL,
+    HASH,
+    HEAP,
+    KEY,
+    KIND,
+    LABELS,
+    LENGTH,
+    LIST_ENDS,
+    LONGEST_KEY,
+    MULTIPLIER,
+    N_INTEGERS,
+    N_REPAIRED,
+    N_STRINGS,
+    N_TEXTS,
+    NAME,
+    ODD,
+    PADDING,
+    PH,
+    PHASE,
+    PLAIN,
+    POOL_FULL,
+    POSITION,
+    ROW,
+    ROWS,
+    SLACK,
+    SLOTS,
+    START,
+    TIMES,
+    TS,
+    VALUE,
+)
+from analyzer.ingest.scan_vectors import load8, lowest_bit, quotes, spaces, structure
+from analyzer.machine_code import OPTIONS
 
-PADDING = 64
-
-# How `parse_events` stops.
-DONE, LIST_ENDS, CUT, ODD, FULL, POOL_FULL = range(6)
-
-# Positions in the state.
-POSITION, ROWS, N_INTEGERS, N_TEXTS, N_STRINGS, HEAP, N_REPAIRED, FIRST_REPAIRED, WHY = range(9)
-STATE = 9
-
-# The columns of the table of strings.
-START, LENGTH, KIND, HASH = range(4)
-
-# The columns of the rows that are written: dense ones, and (row, key, value) of the arguments.
-PHASE, LABELS, TIMES, DENSE = 0, 1, 5, 7
-ROW, KEY, CONTENT = range(3)
-
-# What the bytes of a string in the pool are.
-PLAIN, ESCAPED, VALUE = range(3)
-
-SLACK = 64
-"""Free entries that an event needs in each of the sparse columns at most."""
-
-_UNCOUNTED = {"_nrt": False}
-"""Arrays are lent by the caller and none is made here. Counting references to them, with instructions that lock the bus,
-takes a third of the time where several threads parse."""
 _CHECKED = os.environ.get("NUMBA_BOUNDSCHECK") == "1"
-_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
-def _jit(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]) -> Any:
     """Compile as part of the functions that call it; cannot be called from Python, which halves the time to compile."""
-    options: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_UNCOUNTED}
-    return numba.njit(**options)(function)
+    return numba.njit(**OPTIONS)(function)
 
 
-def _entry(function: Callable[..., Any]) -> Any:
-    """Compile without the interpreter lock, and keep the result on disk where that is possible."""
-    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, **_UNCOUNTED}
-    try:
-        return numba.njit(**options, cache=True)(function)
-    except RuntimeError:  # no folder can be written to
-        return numba.njit(**options)(function)
-
-
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: Any) -> Any:
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(builder.bitcast(data, _I8.as_pointer()), [index]), kind.as_pointer())
-
-
-def _type_load8(_typing: Any, array: Any, index: Any) -> Any:
-    """Eight bytes from an index on, little end first."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], _I64), align=1)
-
-    return types.uint64(array, types.int64), code
-
-
-def _vector_mask(builder: Any, vector: Any, bytes_: tuple[int, ...], fold: int) -> Any:
-    """Bit i set where byte i, or'ed with `fold`, is one of the bytes."""
-    kind = vector.type
-
-    def splat(byte: int) -> Any:
-        return ir.Constant(kind, [byte] * 32)
-
-    folded = builder.or_(vector, splat(fold)) if fold else vector
-    hit = None
-    for byte in bytes_:
-        same = builder.icmp_unsigned("==", folded, splat(byte))
-        hit = same if hit is None else builder.or_(hit, same)
-    return hit
-
-
-def _type_quotes(_typing: Any, array: Any, index: Any) -> Any:
-    """Bit i set where byte index + i is a quote or a backslash, for 32 bytes."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(_I8, 32)
-        vector = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind), align=1)
-        return builder.zext(builder.bitcast(_vector_mask(builder, vector, (0x22, 0x5C), 0), _I32), _I64)
-
-    return types.int64(array, types.int64), code
-
-
-def _type_structure(_typing: Any, array: Any, index: Any) -> Any:
-    """Bit i set where byte index + i is a quote, a bracket or a brace, for 32 bytes."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(_I8, 32)
-        vector = builder.load(_pointer(context, builder, signature.args[0], args[0], args[1], kind), align=1)
-        quote = _vector_mask(builder, vector, (0x22,), 0)
-        brackets = _vector_mask(builder, vector, (0x7B, 0x7D), 0x20)
-        return builder.zext(builder.bitcast(builder.or_(quote, brackets), _I32), _I64)
-
-    return types.int64(array, types.int64), code
-
-
-def _type_lowest_bit(_typing: Any, word: Any) -> Any:
-    """The number of the lowest bit that is set; the word is not 0."""
-
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), code
-
-
-_load8: Any = intrinsic(_type_load8)
-_quotes: Any = intrinsic(_type_quotes)
-_structure: Any = intrinsic(_type_structure)
-_lowest_bit: Any = intrinsic(_type_lowest_bit)
-
-
-# ---- keys ------------------------------------------------------------------------------------------------------------
-
-PH, NAME, CAT, PID, TID, TS, DUR, ARGS = range(8)
-_EVENT_KEYS = {key: code for code, key in enumerate(("ph", "name", "cat", "pid", "tid", "ts", "dur", "args"))}
-_ARGUMENT_KEYS = {key: code for code, key in enumerate(INTEGERS + TEXTS)}
-_ARGUMENT_KEYS |= {old: _ARGUMENT_KEYS[new] for old, new in ALIASES.items()}
-_LONGEST_KEY = 40
-_SLOTS = 1 << 9
-_MULTIPLIER = 0x9E3779B97F4A7C15
-
-
-def _key_table(keys: dict[str, int]) -> tuple[Any, Any, Any, Any]:
-    """Slot -> number of the key or -1; and per key its code, length and bytes (zeros behind them)."""
-    slots = np.full(_SLOTS, -1, np.int32)
-    codes, lengths = np.zeros(len(keys), np.int32), np.zeros(len(keys), np.int64)
-    spelt = np.zeros(len(keys) * _LONGEST_KEY + PADDING, np.uint8)
-    for number, (key, code) in enumerate(keys.items()):
-        data = key.encode()
-        word = int.from_bytes(data[:8], "little")
-        slot = (((word ^ len(data)) * _MULTIPLIER) % (1 << 64)) >> 55
-        while slots[slot] >= 0:
-            slot = (slot + 1) % _SLOTS
-        slots[slot], codes[number], lengths[number] = number, code, len(data)
-        spelt[number * _LONGEST_KEY :][: len(data)] = list(data)
-    return slots, codes, lengths, spelt
-
-
-_E_SLOTS, _E_CODES, _E_LENGTHS, _E_SPELT = _key_table(_EVENT_KEYS)
-ARGUMENTS = (*_key_table(_ARGUMENT_KEYS), len(INTEGERS))
-"""The table of argument names, and the number of the first text. It is handed to `parse_events` rather than read there:
-compiled code keeps what it reads of a module, and its cache does not see another module's names change."""
-
-
-@_jit
+@inlined
 def _word(buf, i, n):  # type: ignore[no-untyped-def]
     """The first up to 8 of the n bytes at i, zeros behind them."""
     if _CHECKED and (i < 0 or i + 8 > buf.size):
         raise IndexError
-    word = _load8(buf, i)
+    word = load8(buf, i)
     if n < 8:
         word &= (np.uint64(1) << np.uint64(8 * n)) - np.uint64(1)
     return word
 
 
-@_jit
+@inlined
 def _same(heap, at, buf, i, n):  # type: ignore[no-untyped-def]
     while n > 0:
         if _word(heap, at, n) != _word(buf, i, n):
@@ -182,41 +87,47 @@ def _same(heap, at, buf, i, n):  # type: ignore[no-untyped-def]
     return True
 
 
-@_jit
+@inlined
 def _find_key(buf, i, n, slots, codes, lengths, spelt):  # type: ignore[no-untyped-def]
     """The code of the key of n bytes at i, -1 when it is none of the table."""
-    if n == 0 or n > _LONGEST_KEY:
+    if n == 0 or n > LONGEST_KEY:
         return -1
     word = _word(buf, i, n)
-    slot = np.int64(((word ^ np.uint64(n)) * np.uint64(_MULTIPLIER)) >> np.uint64(55))
+    slot = np.int64(((word ^ np.uint64(n)) * np.uint64(MULTIPLIER)) >> np.uint64(55))
     while True:
         number = slots[slot]
         if number < 0:
             return -1
-        if lengths[number] == n and _same(spelt, number * _LONGEST_KEY, buf, i, n):
+        if lengths[number] == n and _same(spelt, number * LONGEST_KEY, buf, i, n):
             return np.int64(codes[number])
-        slot = (slot + 1) & (_SLOTS - 1)
+        slot = (slot + 1) & (SLOTS - 1)
 
 
 # ---- tokens: each returns where the token ends, or -1 when it is odd -------------------------------------------------
 
 
-@_jit
+@inlined
 def _skip_space(buf, i):  # type: ignore[no-untyped-def]
     """The next byte that is no white space; the padding is none."""
+    if buf[i] > 32:
+        return i
+    if buf[i] == 32 and buf[i + 1] > 32:
+        return i + 1
     while True:
-        c = buf[i]
-        if c > 32 or (c != 32 and c != 10 and c != 13 and c != 9):
-            return i
-        i += 1
+        if _CHECKED and i + 32 > buf.size:
+            raise IndexError
+        others = spaces(buf, i) ^ 0xFFFFFFFF
+        if others != 0:
+            return i + lowest_bit(others)
+        i += 32
 
 
-@_jit
+@inlined
 def _is_hex(c):  # type: ignore[no-untyped-def]
     return 48 <= c <= 57 or 97 <= (c | 32) <= 102
 
 
-@_jit
+@inlined
 def _string_end(buf, i, end):  # type: ignore[no-untyped-def]
     """(index of the quote that closes the string whose first byte is at i, whether it holds escapes).
 
@@ -226,11 +137,11 @@ def _string_end(buf, i, end):  # type: ignore[no-untyped-def]
     while i < end:
         if _CHECKED and i + 32 > buf.size:
             raise IndexError
-        mask = _quotes(buf, i)
+        mask = quotes(buf, i)
         if mask == 0:
             i += 32
             continue
-        i += _lowest_bit(mask)
+        i += lowest_bit(mask)
         if i >= end:
             break
         if buf[i] == 34:
@@ -249,7 +160,7 @@ def _string_end(buf, i, end):  # type: ignore[no-untyped-def]
     return end, escaped
 
 
-@_jit
+@inlined
 def _nested_end(buf, i, end):  # type: ignore[no-untyped-def]
     """Behind the list or object that opens at i; `end` when it does not close, -1 when its brackets do not match."""
     depth = 0
@@ -257,10 +168,10 @@ def _nested_end(buf, i, end):  # type: ignore[no-untyped-def]
     while i < end:
         if _CHECKED and i + 32 > buf.size:
             raise IndexError
-        mask = _structure(buf, i)
+        mask = structure(buf, i)
         step = 32
         while mask != 0:
-            at = _lowest_bit(mask)
+            at = lowest_bit(mask)
             mask &= mask - 1
             if i + at >= end:
                 return end
@@ -290,7 +201,7 @@ def _nested_end(buf, i, end):  # type: ignore[no-untyped-def]
     return end
 
 
-@_jit
+@inlined
 def _number_end(buf, i):  # type: ignore[no-untyped-def]
     """Behind the JSON number at i."""
     if buf[i] == 45:
@@ -320,7 +231,7 @@ def _number_end(buf, i):  # type: ignore[no-untyped-def]
     return i
 
 
-@_jit
+@inlined
 def _word_end(buf, i):  # type: ignore[no-untyped-def]
     """(behind the bare word at i, whether it is none of true, false and null)."""
     start = i
@@ -344,7 +255,7 @@ def _word_end(buf, i):  # type: ignore[no-untyped-def]
     return i, True
 
 
-@_jit
+@inlined
 def _skip_value(buf, i, end):  # type: ignore[no-untyped-def]
     """(behind the value at i, whether it is a bare word that JSON does not know); `end` when the text ends in it."""
     c = buf[i]
@@ -359,7 +270,7 @@ def _skip_value(buf, i, end):  # type: ignore[no-untyped-def]
     return _word_end(buf, i)
 
 
-@_jit
+@inlined
 def _time(buf, i):  # type: ignore[no-untyped-def]
     """(nanoseconds of the decimal microseconds at i, behind them); -1 behind when it takes more than digits."""
     negative = buf[i] == 45
@@ -399,7 +310,7 @@ def _time(buf, i):  # type: ignore[no-untyped-def]
     return (-value if negative else value), i
 
 
-@_jit
+@inlined
 def _integer(buf, i, quoted):  # type: ignore[no-untyped-def]
     """(the whole number at i in 64 bits, behind it); MISSING when it is none or too large, -1 behind when odd."""
     negative = buf[i] == 45
@@ -439,9 +350,9 @@ def _integer(buf, i, quoted):  # type: ignore[no-untyped-def]
 # ---- the pool of strings ---------------------------------------------------------------------------------------------
 
 
-@_jit
+@inlined
 def _hash(buf, i, n, kind):  # type: ignore[no-untyped-def]
-    h = np.uint64(n) * np.uint64(_MULTIPLIER) + np.uint64(kind)
+    h = np.uint64(n) * np.uint64(MULTIPLIER) + np.uint64(kind)
     while n > 0:
         h = (h ^ _word(buf, i, n)) * np.uint64(0xD6E8FEB86659FD93)
         h ^= h >> np.uint64(32)
@@ -450,7 +361,7 @@ def _hash(buf, i, n, kind):  # type: ignore[no-untyped-def]
     return h
 
 
-@_jit
+@inlined
 def _intern(buf, i, j, kind, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """The code of the bytes from i to j as a string of a kind; -2 when the pool is full."""
     n = j - i
@@ -485,13 +396,11 @@ def _intern(buf, i, j, kind, heap, strings, slots, state):  # type: ignore[no-un
     return new
 
 
-@_entry
 def intern(buf, i, j, kind, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """`_intern`, for Python."""
     return _intern(buf, i, j, kind, heap, strings, slots, state)
 
 
-@_entry
 def refill(strings, count, slots):  # type: ignore[no-untyped-def]
     """Enter the first `count` strings into an empty table."""
     mask = slots.size - 1
@@ -508,7 +417,7 @@ _OK, _STOP_ODD, _STOP_CUT, _STOP_POOL = range(4)
 _UNREAD = -3  # where a value ends, before that is known
 
 
-@_jit
+@inlined
 def _label(buf, i, end, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(code of the string or number at i, behind it, how it went, whether it is a bare word)."""
     c = buf[i]
@@ -537,7 +446,7 @@ def _label(buf, i, end, heap, strings, slots, state):  # type: ignore[no-untyped
     return code, after, (_STOP_POOL if code == -2 else _OK), bare
 
 
-@_jit
+@inlined
 def _enter(entries, row, key, content, missing, first, last, state, counter):  # type: ignore[no-untyped-def]
     """Write an argument of a row, over an earlier one of the same name; `first` is the first entry of the row."""
     at = last[key]
@@ -552,8 +461,8 @@ def _enter(entries, row, key, content, missing, first, last, state, counter):  #
         state[counter] = at + 1
 
 
-@_jit
-def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state, arguments):  # type: ignore[no-untyped-def]
+@inlined
+def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(behind the object of arguments that opens at i, how it went, whether it was repaired)."""
     repaired = False
     first_integer, first_text = state[N_INTEGERS], state[N_TEXTS]
@@ -572,7 +481,9 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
             return i, _STOP_ODD, repaired
         if quote >= end:
             return i, _STOP_CUT, repaired
-        key = _find_key(buf, i + 1, quote - i - 1, arguments[0], arguments[1], arguments[2], arguments[3])
+        key = _find_key(
+            buf, i + 1, quote - i - 1, ARGUMENT_TABLE[0], ARGUMENT_TABLE[1], ARGUMENT_TABLE[2], ARGUMENT_TABLE[3]
+        )
         i = _skip_space(buf, quote + 1)
         if buf[i] != 58:
             return i, _STOP_ODD, repaired
@@ -583,7 +494,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
         if c == 34:
             quote, escaped = _string_end(buf, i + 1, end)
             after = quote + 1 if 0 <= quote < end else quote
-        if 0 <= key < arguments[4] and (c == 34 or c == 45 or 48 <= c <= 57):
+        if 0 <= key < FIRST_TEXT and (c == 34 or c == 45 or 48 <= c <= 57):
             if escaped:
                 return i, _STOP_ODD, repaired
             number, behind = _integer(buf, i + 1 if c == 34 else i, c == 34)
@@ -600,7 +511,7 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
             return i, _STOP_ODD, repaired
         if after >= end:
             return i, _STOP_CUT, repaired
-        if 0 <= key < arguments[4]:
+        if 0 <= key < FIRST_TEXT:
             _enter(integers, row, key, number, MISSING, first_integer, last, state, N_INTEGERS)
         elif key >= 0:
             code = np.int64(-1)
@@ -624,8 +535,8 @@ def _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, st
             return i, _STOP_ODD, repaired
 
 
-@_jit
-def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots, state, arguments):  # type: ignore[no-untyped-def]
+@inlined
+def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots, state):  # type: ignore[no-untyped-def]
     """(behind the event that opens at i, how it went, whether it was repaired)."""
     repaired = False
     had_args = False
@@ -649,7 +560,7 @@ def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots,
             return i, _STOP_ODD, repaired
         if quote >= end:
             return i, _STOP_CUT, repaired
-        key = _find_key(buf, i + 1, quote - i - 1, _E_SLOTS, _E_CODES, _E_LENGTHS, _E_SPELT)
+        key = _find_key(buf, i + 1, quote - i - 1, EVENT_TABLE[0], EVENT_TABLE[1], EVENT_TABLE[2], EVENT_TABLE[3])
         i = _skip_space(buf, quote + 1)
         if buf[i] != 58:
             return i, _STOP_ODD, repaired
@@ -661,9 +572,7 @@ def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots,
                 return i, _STOP_ODD, repaired
             had_args = True
             if c == 123:
-                after, how, mended = _arguments(
-                    buf, i, end, row, integers, texts, last, heap, strings, slots, state, arguments
-                )
+                after, how, mended = _arguments(buf, i, end, row, integers, texts, last, heap, strings, slots, state)
                 if how != _OK:
                     return after, how, repaired
                 repaired |= mended
@@ -711,7 +620,6 @@ def _event(buf, i, end, row, dense, integers, texts, last, heap, strings, slots,
             return i, _STOP_ODD, repaired
 
 
-@_entry
 def parse_events(  # type: ignore[no-untyped-def]
     buf,
     end,
@@ -723,7 +631,6 @@ def parse_events(  # type: ignore[no-untyped-def]
     strings,
     slots,
     state,
-    arguments,
 ):
     """Read events from state[POSITION] on; returns how it stopped, with state[POSITION] where to go on.
 
@@ -762,7 +669,6 @@ def parse_events(  # type: ignore[no-untyped-def]
             strings,
             slots,
             state,
-            arguments,
         )
         if how != _OK or after > end:
             state[N_INTEGERS], state[N_TEXTS] = n_integers, n_texts
@@ -777,7 +683,6 @@ def parse_events(  # type: ignore[no-untyped-def]
         i = after
 
 
-@_entry
 def group(entries, count, first, counts, at, rows_out, values_out):  # type: ignore[no-untyped-def]
     """Sort entries by key, keeping their order; counts[k] becomes how many there are of key first + k.
 

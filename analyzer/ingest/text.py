@@ -38,6 +38,9 @@ class TextFile:
             self._file: BinaryIO = self.path.open("rb")
         except OSError as error:
             raise UnreadableTrace(_cannot_open(self.path, error)) from None
+        self._blocks: Iterator[bytes] | None = None
+        self._held = memoryview(b"")
+        self._plain = False
         self.gzipped = self._file.peek(2)[:2] == GZIP_MAGIC if hasattr(self._file, "peek") else False
 
     def __enter__(self) -> "TextFile":
@@ -57,6 +60,7 @@ class TextFile:
             first += more
         encoding, skip = _encoding(first)
         if encoding == "utf-8":
+            self._plain = not self.gzipped
             yield first[skip:]
             yield from raw
             return
@@ -65,6 +69,29 @@ class TextFile:
         for block in raw:
             yield decoder.decode(block).encode()
         yield decoder.decode(b"", final=True).encode()
+
+    def fill(self, view: memoryview) -> int:
+        """Write the next bytes of `blocks` to a buffer; how many, 0 only at the end of the text. Not to be mixed with it."""
+        while not self._held:
+            if self._plain:  # nothing to decode: read into the buffer itself
+                return self._read_into(view)
+            self._blocks = self._blocks or self.blocks()
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._held = memoryview(block)
+        size = min(len(view), len(self._held))
+        view[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+    def _read_into(self, view: memoryview) -> int:
+        try:
+            size: int = self._file.readinto(view)  # type: ignore[attr-defined]
+        except OSError as error:
+            raise UnreadableTrace(_cannot_open(self.path, error)) from None
+        self.done += size
+        return size
 
     def _read(self) -> Iterator[bytes]:
         while True:
@@ -102,6 +129,23 @@ class TextFile:
                         self.damage = "the gzip data ends early"
                         return
             pending = member.unused_data
+
+
+class HeldText:
+    """The text of a file that was read already, to be read once more like the file."""
+
+    def __init__(self, text: bytearray, path: Path | str) -> None:
+        self.path = Path(path)
+        self.damage = ""
+        self.done = self.size = len(text)
+        self._left = memoryview(text)
+
+    def fill(self, view: memoryview) -> int:
+        """See `TextFile.fill`."""
+        size = min(len(view), len(self._left))
+        view[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 def _encoding(start: bytes) -> tuple[str, int]:
