@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -40,6 +39,14 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
+
+
+class TellVersion(argparse.Action):
+    """argparse's own action wants the version whether it is asked for or not, and finding it takes long."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(f"advise {version()}")
+        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -88,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--jobs", metavar="N", type=count, help="processes that read recordings (default: one a core)")
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
-    p.add_argument("--version", action="version", version=f"advise {version()}")
+    p.add_argument("--version", action=TellVersion, nargs=0, help="show program's version number and exit")
     return p
 
 
@@ -112,6 +119,8 @@ def count(text: str) -> int:
 
 def version() -> str:
     """The installed version; a bare checkout has none."""
+    from importlib import metadata
+
     try:
         return metadata.version("gpu-trace-advisor")
     except metadata.PackageNotFoundError:

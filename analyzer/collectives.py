@@ -6,7 +6,6 @@ them; else the kernel's name, the operators around its launch, and the stream.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -269,6 +268,8 @@ def _group(name: str, description: str, members: str) -> str:
     label = " ".join(dict.fromkeys(part for part in (name, description) if part))[:48]
     if not members:
         return label
+    import hashlib  # loads a cryptographic library
+
     return f"{label} #{hashlib.sha1(members.encode(), usedforsecurity=False).hexdigest()[:6]}"
 
 

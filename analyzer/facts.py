@@ -10,7 +10,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -136,11 +137,12 @@ def fact(key: str) -> Fact:
 def _claim(key: str) -> Fact | None:
     """One claim, of which alone the table is parsed: the whole file takes longer than a small trace."""
     text = read_text("facts.toml")
-    name = re.escape(key if re.fullmatch(r"[\w-]+", key) else f'"{key}"')
-    table = re.search(rf"^\[claims\.{name}\]\n(?:(?!\[).*\n?)*", text, re.MULTILINE)
-    if table is None:
+    name = key if re.fullmatch(r"[\w-]+", key) else f'"{key}"'
+    _, head, rest = text.partition(f"\n[claims.{name}]\n")
+    if not head:
         return None
-    return _fact(key, tomllib.loads(table[0])["claims"][key], _corrections())
+    table = rest.partition("\n[")[0]
+    return _fact(key, tomllib.loads(table), _corrections())
 
 
 @cache
@@ -165,7 +167,7 @@ def read_data(name: str) -> dict[str, Any]:
 
 @cache
 def read_text(name: str) -> str:
-    return resources.files("analyzer.rules").joinpath(name).read_text(encoding="utf-8")
+    return Path(import_module("analyzer.rules").__path__[0], name).read_text(encoding="utf-8")
 
 
 def _fact(key: str, claim: dict[str, Any], corrections: dict[str, str]) -> Fact:

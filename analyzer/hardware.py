@@ -6,7 +6,6 @@ is twice what an ordinary kernel can reach.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -106,6 +105,8 @@ def named(name: str) -> Hardware:
     for found in (exact, part):
         if len(found) == 1:
             return replace(hardware()[found[0]], found=f"asked for with --hardware {name}")
+    import difflib
+
     near = part or difflib.get_close_matches("-".join(words), hardware(), n=5, cutoff=0.4) or sorted(hardware())
     raise BadUsage(f"--hardware {name}: {'several devices match' if part else 'no such device'}; try {', '.join(near)}")
 

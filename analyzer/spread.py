@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from analyzer import lean
@@ -341,6 +338,10 @@ def _here(places: Sequence[str], job: Job) -> Iterator[tuple[str, Part]]:
 
 def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tuple[str, Part]]:
     """The largest first; when a worker dies, what it and its pool had not finished is tried again."""
+    from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
     left = sorted(places, key=lambda place: -(bytes_of(place) or 0))
     tried = dict.fromkeys(left, 0)
     while left:
