@@ -8,12 +8,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from analyzer.distinct import present
+from analyzer.distinct import counted
 from analyzer.intervals import grouped
 from analyzer.kernels import kernel_class, readable
-from analyzer.lookup import distinct_rows
+from analyzer.lookup import distinct_rows, named
 from analyzer.study import Study
-from analyzer.trace import NONE, Bool, Int32, Int64, Kind, Trace
+from analyzer.trace import NONE, Bool, Int64, Kind
 
 LIGHT = frozenset({"elementwise", "normalization", "softmax", "reduction", "copy", "random"})
 """Classes of kernels that move data and hardly compute."""
@@ -48,7 +48,7 @@ def chains(study: Study) -> list[Chain]:
     on = on[~in_optimizer(study, on)]
     on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
     names = trace.name_code[timeline.row[on]]
-    start, count = _light_runs(trace, names, timeline.stream[on])
+    start, count = _light_runs(named(trace, names, is_light), timeline.stream[on])
     member = np.arange(MOST)
     codes = np.where(member < count[:, None], names[np.minimum(start[:, None] + member, len(on) - 1)], NONE)
     kinds, kind = distinct_rows(list(codes.T))
@@ -63,15 +63,8 @@ def chains(study: Study) -> list[Chain]:
     return sorted(found, key=lambda chain: -chain.ns)
 
 
-def _light_runs(trace: Trace, names: Int32, stream: Int64) -> tuple[Int64, Int64]:
-    """Where runs of light kernels begin, and of how many kernels each is: of FEWEST to MOST on one stream.
-
-    names, stream: [k] of kernels by stream and start.
-    """
-    is_one = np.zeros(len(trace.names), np.bool_)
-    for code in present(names).tolist():
-        is_one[code] = is_light(trace.names[code])
-    light = is_one[names]
+def _light_runs(light: Bool, stream: Int64) -> tuple[Int64, Int64]:
+    """Where runs of light kernels begin among kernels by stream and start, and of how many each is: FEWEST to MOST."""
     joined = light[1:] & light[:-1] & (stream[1:] == stream[:-1])
     first = np.flatnonzero(light & ~np.concatenate([[False], joined]))
     last = np.flatnonzero(light & ~np.concatenate([joined, [False]]))
@@ -97,8 +90,10 @@ def in_optimizer(study: Study, operations: Int64) -> Bool:
 def optimizer_steps(study: Study) -> Int64:
     """Rows of the records that mark an optimizer's step."""
     trace = study.trace
-    named = np.array([name.startswith("Optimizer.step") for name in trace.names], np.bool_)
-    return np.flatnonzero(trace.name_mask(named) & np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE)))
+    steps = np.array([name.startswith("Optimizer.step") for name in trace.names], np.bool_)
+    if not steps.any():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(trace.name_mask(steps) & ((trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)))
 
 
 def operators_of(study: Study, operations: Int64) -> list[str]:
@@ -117,7 +112,9 @@ def most_common_class(study: Study) -> Counter[str]:
     timeline, on = study.timeline, study.operations[study.timeline.is_kernel[study.operations]]
     sums: Counter[str] = Counter()
     names = study.trace.name_code[timeline.row[on]]
-    length = timeline.length[on]
-    for code in np.unique(names).tolist():
-        sums[kernel_class(study.trace.names[code])] += int(length[names == code].sum())
+    codes, which, _ = counted(names)
+    ns = np.zeros(len(codes), np.int64)
+    np.add.at(ns, which, timeline.length[on])
+    for code, total in zip(codes.tolist(), ns.tolist(), strict=True):
+        sums[kernel_class(study.trace.names[code])] += total
     return sums

@@ -19,7 +19,7 @@ from analyzer.errors import BadUsage
 from analyzer.facts import fact
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
-from analyzer.health import check_device
+from analyzer.health import cold
 from analyzer.phase import MIXED
 from analyzer.replay import replay, wall_ns
 from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
@@ -102,10 +102,10 @@ def named_rule(rules: Iterable[Rule], name: str) -> Rule:
 def judge(study: Study, rules: Sequence[Rule]) -> Verdicts:
     """What the rules say of a device, ranked."""
     claims, skipped, errors = list[tuple[Rule, Claim]](), list[Skipped](), list[str]()
-    cold = withheld(study)
+    start_up = withheld(study)
     for rule in sorted(rules, key=lambda rule: rule.last):
         late = "other rules found something" if rule.last and claims else None
-        why = unfit(rule, study) or (cold if not rule.cold else None) or late
+        why = unfit(rule, study) or (start_up if not rule.cold else None) or late
         if why:
             skipped.append(_skip(rule, study, why))
             continue
@@ -145,9 +145,8 @@ def unfit(rule: Rule, study: Study) -> str | None:
 
 def withheld(study: Study) -> str | None:
     """Why nothing is advised on a cold start."""
-    notes = check_device(study.attribution, study.window, study.steps, study.operations)
-    cold = next((note for note in notes if note.code == "cold"), None)
-    return f"withheld: {cold.message}" if cold else None
+    note = cold(study.causes, study.window)
+    return f"withheld: {note.message}" if note else None
 
 
 def _skip(rule: Rule, study: Study, why: str) -> Skipped:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -60,9 +59,15 @@ def of_rows(study: Study, rows: Int64, what: str = "") -> Evidence:
 def of_operations(study: Study, operations: Int64, what: str = "") -> Evidence:
     """Device operations (index into the timeline); named by the most frequent of them unless told."""
     timeline = study.timeline
-    codes = Counter(study.trace.name_code[timeline.row[operations]].tolist())
-    name = what or (readable(study.trace.names[codes.most_common(1)[0][0]]) if codes else "")
+    name = what or readable(_most_frequent(study, operations))
     ns = int(timeline.length[operations].sum())
-    launch = next((int(r) for r in timeline.launch[operations].tolist() if r != NONE), NONE)
-    starts = timeline.start[operations].tolist()
+    launch = next((row for row in timeline.launch[operations].tolist() if row != NONE), NONE)
+    starts = np.sort(timeline.start[operations])[:PLACES].tolist()
     return Evidence(name, len(operations), ns, at_ms(study, starts), python_line(study, launch))
+
+
+def _most_frequent(study: Study, operations: Int64) -> str:
+    """The name that most of the operations have, of several the one that comes first; empty without operations."""
+    names = study.trace.name_code[study.timeline.row[operations]]
+    codes, which, counts = counted(names)
+    return study.trace.names[names[np.argmax(counts[which])]] if len(codes) else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def check_device(
         for note in (
             _unrecorded_graph_nodes(attribution, window),
             _cut(attribution, window),
-            _cold(attribution, window),
+            cold(attribution.by_cause(window.start_ns, window.end_ns), window),
             _lost_kernels(timeline),
             _orphans(timeline, operations),
             _clock_skew(timeline, operations),
@@ -132,8 +132,8 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
     )
 
 
-def _cold(attribution: Attribution, window: Window) -> Note | None:
-    causes = attribution.by_cause(window.start_ns, window.end_ns)
+def cold(causes: Mapping[str, int], window: Window) -> Note | None:
+    """A cold start, by the window's ns of each cause."""
     start_up = sum(causes.get(cause, 0) for cause in ("module-load", "allocator", "compile"))
     if not start_up or start_up < COLD_SHARE * window.wall_ns:
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.trace import NONE, Int64, Sparse
+from analyzer.distinct import present
+from analyzer.trace import NONE, Bool, Int64, Sparse, Trace
 
 DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
 
@@ -35,6 +36,14 @@ def values_of(columns: Sequence[Sparse | None], rows: Int64) -> list[Int64]:
                 there = last[at] == rows
         found.append(np.where(there, column.values[at].astype(np.int64), NONE))
     return found
+
+
+def named(trace: Trace, codes: NDArray[Any], fits: Callable[[str], bool]) -> Bool:
+    """[k] whether the name with this code fits, asked once for each name that occurs."""
+    table = np.zeros(len(trace.names), np.bool_)
+    for code in present(codes).tolist():
+        table[code] = fits(trace.names[code])
+    return np.asarray(table[codes], np.bool_)
 
 
 def numbered(codes: NDArray[Any]) -> tuple[Int64, Int64]:

@@ -6,6 +6,7 @@ import numpy as np
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.formulas import Cost
+from analyzer.lookup import named
 from analyzer.pricing import faster, lengths, merged
 from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
@@ -218,9 +219,8 @@ def flash_attention(study: Study) -> Iterator[Claim]:
 
 
 def _older(study: Study) -> Int64:
-    names, timeline = study.trace.names, study.timeline
-    old = np.array([OLDER.search(name) is not None for name in names], np.bool_)
-    found: Int64 = study.operations[old[study.trace.name_code[timeline.row[study.operations]]]]
+    names = study.trace.name_code[study.timeline.row[study.operations]]
+    found: Int64 = study.operations[named(study.trace, names, lambda name: OLDER.search(name) is not None)]
     return found
 
 

@@ -10,6 +10,7 @@ from analyzer.facts import span, value
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
 from analyzer.kernels import kernel_class, readable
+from analyzer.lookup import named
 from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
@@ -128,9 +129,8 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
     if study.phase.name == "decode":
         return
     timeline, wall, trace = study.timeline, study.window.wall_ns, study.trace
-    slow = np.array([is_fp32_product(name) for name in trace.names], np.bool_)
     on = study.operations[timeline.is_kernel[study.operations]]
-    mine = on[slow[trace.name_code[timeline.row[on]]]]
+    mine = on[named(trace, trace.name_code[timeline.row[on]], is_fp32_product)]
     mine = mine[~_narrow(study, mine)]
     ns = int(timeline.length[mine].sum())
     if ns < FROM * wall:

@@ -2,11 +2,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.distinct import counted
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import Fix
 from analyzer.kernels import kernel_class
+from analyzer.lookup import named
 from analyzer.pricing import one_each
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
@@ -116,9 +116,8 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
 def _pairs(study: Study, small: Int64) -> Int64:
     """[k, 2] neighbours on a stream that are both small and merge: no communication, no copies."""
     timeline = study.timeline
-    names, which, _ = counted(study.trace.name_code[timeline.row[small]])
-    merge = np.array([kernel_class(study.trace.names[code]) != "communication" for code in names.tolist()], np.bool_)
-    merges = small[merge[which]]
+    names = study.trace.name_code[timeline.row[small]]
+    merges = small[named(study.trace, names, lambda name: kernel_class(name) != "communication")]
     order = merges[np.lexsort((timeline.start[merges], timeline.stream[merges]))]
     a, b = order[:-1], order[1:]
     pause = timeline.start[b] - timeline.end[a]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -111,8 +112,17 @@ class Attribution:
     explained_ns: int
     """The longest wait of a submitted operation that counts as explained."""
 
-    def partition(self, start: int, end: int) -> list[Item]:
-        """The wall time of [start, end) by cause; the parts add up to it exactly."""
+    @cached_property
+    def _partitions(self) -> dict[tuple[int, int], tuple[Item, ...]]:
+        return {}
+
+    def partition(self, start: int, end: int) -> tuple[Item, ...]:
+        """The wall time of [start, end) by cause, most first; the parts add up to it exactly."""
+        if (start, end) not in self._partitions:
+            self._partitions[start, end] = self._partition(start, end)
+        return self._partitions[start, end]
+
+    def _partition(self, start: int, end: int) -> tuple[Item, ...]:
         sums: dict[Item, int] = defaultdict(int)
         for what, busy_ns in exposed(self.timeline, start, end):
             sums[_busy_item(what)] += busy_ns
@@ -135,7 +145,7 @@ class Attribution:
             )  # fmt: skip
             sums[item] += int(totals[number])
         items = [item._replace(ns=ns) for item, ns in sums.items() if ns]
-        return sorted(items, key=lambda item: -item.ns)
+        return tuple(sorted(items, key=lambda item: -item.ns))
 
     def by_cause(self, start: int, end: int) -> dict[str, int]:
         """ns of each cause in [start, end)."""
