@@ -59,11 +59,17 @@ LACKING = 0.2  # … when so much of the wall is unexplained
 
 
 def verdict(
-    devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note], run: Run | None = None
-) -> str:
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note], run: Run | None = None,
+    recordings: int = 1,
+) -> str:  # fmt: skip
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
     if not devices:
         span = host.end_ns - host.start_ns if host else 0
+        if host and recordings > 1:
+            return (
+                f"No GPU work was recorded in any of {recordings} recordings; what follows is the host's side of {host.file} "
+                f"alone, {duration(span)}: look at the others one by one."
+            )
         return f"No GPU work was recorded in these {duration(span)}; what follows is the host's side alone."
     device = focus(devices, run)
     missing = next((note for note in health if note.code in FIRST_WORDS), None)

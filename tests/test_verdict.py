@@ -100,6 +100,10 @@ def test_without_gpu_work() -> None:
     assert verdict([], host(), []) == (
         "No GPU work was recorded in these 100.0 ms; what follows is the host's side alone."
     )
+    assert verdict([], host(), [], recordings=3) == (
+        f"No GPU work was recorded in any of 3 recordings; what follows is the host's side of {host().file} alone, 100.0 ms: "
+        "look at the others one by one."
+    )
 
 
 def test_how_to_record_the_host_depends_on_the_recorder() -> None:
