@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 LARGE = 40 << 20
 """Bytes of text from which on the compiled parser is worth compiling."""
-WORTH_LOADING = 1 << 19
+WORTH_LOADING = 4 << 20
 """Bytes of text from which on it pays for its start, when it is compiled already."""
 
 

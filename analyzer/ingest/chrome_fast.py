@@ -51,6 +51,8 @@ _JOINED = 64 << 20
 """Bytes of one event, or of the text before the events, above which the whole file is left to the other parser."""
 _NEXT_EVENT = re.compile(NEXT_EVENT.encode())
 _FOLLOWING = re.compile(NEXT_EVENT)
+_HEAD = 1 << 16
+"""Bytes in which the first event is looked for, at most; then in twice as many, and so on."""
 _TAIL = 1 << 15
 _READ = 1 << 20
 """Bytes read at a time, so that progress is seen."""
@@ -466,7 +468,7 @@ class _Reader:
 
     def _read_head(self, source: "_Source") -> dict[str, Any] | None:
         """Read up to the first event; the top-level keys before it, None when the file is a bare list."""
-        head = source.take(max(self.chunk_size, 4096))
+        head = source.take(min(max(self.chunk_size, 4096), _HEAD))
         refuse_other_formats(bytes(head[:4096]), self.file.path, self.file.damage)
         while True:
             text = head.decode("utf-8", "surrogateescape")
@@ -474,7 +476,7 @@ class _Reader:
             at = walker.find()
             if at is not None:
                 break
-            more = source.take(max(len(head), 1 << 20))
+            more = source.take(len(head))
             if not more or len(head) > _JOINED:
                 raise _CannotCope
             head += more
