@@ -17,7 +17,7 @@ from analyzer.machine_code import Loop
 
 LARGE = 500_000  # rows worth compiling for; more than a file of 40 MB holds
 WORTH_LOADING = 50_000  # rows from which code that is kept pays for the start of what loads it
-WORTH_CALLING = 5_000  # rows from which machine code pays once some is in use
+WORTH_CALLING = 500  # rows from which machine code pays once some is in use
 
 Array = NDArray[Any]
 _loops: dict[Callable[..., Any], Loop] = {}

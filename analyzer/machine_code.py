@@ -30,6 +30,7 @@ _Signature = tuple[str, ...]
 """What each argument is: see `_kind_of`."""
 
 _lock = threading.RLock()
+_loading = False
 _compiling = False
 _engines: list[Any] = []
 """They own the loaded code."""
@@ -47,6 +48,7 @@ class Loop:
         self.where = where
         self._sources = ("analyzer.machine_code", where.partition(":")[0], *sources)
         self._ready: dict[_Signature, Callable[..., Any]] = {}
+        self._missing: set[_Signature] = set()
 
     def __call__(self, *args: Any) -> Any:
         """Run it, compiled first if need be.
@@ -67,7 +69,7 @@ class Loop:
 
     def _prepare(self, signature: _Signature, compiling: bool) -> Callable[..., Any] | None:
         with _lock:
-            if signature not in self._ready:
+            if signature not in self._ready and (compiling or signature not in self._missing):
                 name = self._name(signature)
                 code = _kept(name)
                 if not code and compiling:
@@ -75,6 +77,8 @@ class Loop:
                     _keep(name, code)
                 if code:
                     self._ready[signature] = _loaded(code, self.where)
+                else:
+                    self._missing.add(signature)
         return self._ready.get(signature)
 
     def _name(self, signature: _Signature) -> str:
@@ -89,8 +93,14 @@ class Loop:
 
 
 def in_use() -> bool:
-    """Whether this process runs machine code already, so that more of it comes cheap."""
-    return bool(_engines)
+    """Whether this process runs machine code already or will, so that more of it comes cheap."""
+    return _loading or bool(_engines)
+
+
+def load_from_now() -> None:
+    """What this process works on is large enough, in sum, to be worth the start of what loads code that is kept."""
+    global _loading
+    _loading = True
 
 
 def compile_from_now() -> None:

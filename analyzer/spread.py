@@ -19,6 +19,8 @@ from analyzer.analysis import combined, examine, trace_info
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
+from analyzer.ingest.chrome import WORTH_LOADING
+from analyzer.machine_code import load_from_now
 from analyzer.places import bytes_of, find_places, local, name_of, once, shown
 from analyzer.ranks import find_run, number
 from analyzer.run import RankSummary, Run
@@ -67,6 +69,8 @@ class Job:
 
 def look(place: str, job: Job) -> Part:
     """One recording; what is wrong with it is part of the result."""
+    if not job.single:
+        load_from_now()
     try:
         with local(place) as path:
             trace = read(path)
@@ -142,6 +146,8 @@ def read_all(places: Sequence[str], tell: Tell) -> tuple[list[Trace], list[str],
     Raises:
         UnreadableTrace: none can be read.
     """
+    if (text_bytes(places) or 0) >= WORTH_LOADING:
+        load_from_now()
     traces: list[Trace] = []
     errors: list[str] = []
     seen: set[str] = set()
@@ -255,15 +261,19 @@ def _nothing(part: Part, places: Sequence[str], interrupted: bool) -> None:
 
 def small(places: Sequence[str]) -> bool:
     """Few and small enough that this process alone is done first."""
-    if len(places) > DETAILED:
-        return False
+    size = text_bytes(places)
+    return len(places) <= DETAILED and (size is None or size <= SMALL_BYTES)
+
+
+def text_bytes(places: Sequence[str]) -> int | None:
+    """About how much text all recordings hold, unpacked; None where one has to be fetched to know."""
     total = 0
     for place in places:
         size = bytes_of(place)
         if size is None:
-            return True  # it has to be fetched anyway
+            return None
         total += size * (PACKED if place.endswith(".gz") else 1)
-    return total <= SMALL_BYTES
+    return total
 
 
 def _workers(places: Sequence[str], jobs: int | None, scheduler: str | None) -> int:

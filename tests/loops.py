@@ -9,7 +9,7 @@ def add_up(columns: Any, factor: int, sums: Any) -> int:
         sums[column] = 0
         for row in range(columns.shape[0]):
             sums[column] += columns[row, column] * factor
-    return columns.shape[0] * columns.shape[1]
+    return int(columns.shape[0] * columns.shape[1])
 
 
 def mark(flags: Any, small: Any) -> None:

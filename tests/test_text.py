@@ -15,7 +15,19 @@ UTF8 = TEXT.encode()
 def read(path: Path) -> tuple[bytes, str]:
     with TextFile(path) as file:
         text = b"".join(file.blocks())
-        return text, file.damage
+    for size in (1 if len(text) < 1000 else 9973, 1 << 20):
+        assert filled(path, size) == (text, file.damage)
+    return text, file.damage
+
+
+def filled(path: Path, size: int) -> tuple[bytes, str]:
+    """The same, taken by the buffer."""
+    text, buffer = bytearray(), bytearray(size)
+    with TextFile(path) as file:
+        while got := file.fill(memoryview(buffer)):
+            text += buffer[:got]
+        assert file.done <= file.size
+        return bytes(text), file.damage
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer import machine_code
 from analyzer.errors import UnreadableTrace
 from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
 from analyzer.ingest.repair import repair
@@ -39,6 +40,8 @@ LARGE = 40 << 20
 """Bytes of text from which on the compiled parser is worth compiling."""
 WORTH_LOADING = 4 << 20
 """Bytes of text from which on it pays for its start, when it is compiled already."""
+WORTH_CALLING = 1 << 18
+"""Bytes of text from which on it is faster once it has started."""
 
 
 def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents:
@@ -65,7 +68,7 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
 
 def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | None:
     """RawEvents of a text that is whole and without fault, by the compiled parser where that pays and is there."""
-    if damage or len(text) < WORTH_LOADING:
+    if damage or len(text) < (WORTH_CALLING if machine_code.in_use() else WORTH_LOADING):
         return None
     from analyzer.ingest import chrome_fast
 
