@@ -252,7 +252,7 @@ def _in_lanes(graph: Graph, moves: Bool) -> Graph:
     before, after = order[:-1], order[1:]
     apart = (lane[before] == lane[after]) & (np.diff(order) != 0)
     # Neighbours now that were not neighbours before: something of the other kind ran between them.
-    mixed = np.unique(graph.device[moves] * (1 << 40) + graph.stream[moves])
+    mixed = ascending(graph.device[moves] * (1 << 40) + graph.stream[moves])
     apart &= np.isin((graph.device * (1 << 40) + graph.stream)[after], mixed)
     before, after = before[apart], after[apart]
     return with_edges(

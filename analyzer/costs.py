@@ -19,6 +19,7 @@ from analyzer import formulas as f
 from analyzer import traffic as t
 from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.formulas import Cost
+from analyzer.intervals import ascending
 from analyzer.kernels import kernel_class
 from analyzer.lookup import distinct_rows, numbered, values_of
 from analyzer.shapes import Call, read_call
@@ -196,7 +197,7 @@ def _transformed(timeline: Timeline, operator: Int64, at: Int64, number: Int32, 
     names = timeline.trace.name_code[timeline.row[at]]
     telling = [code for code in numbered(names)[0].tolist() if TRANSFORMED.search(timeline.trace.names[code])]
     convolutions = [i for i, kind in enumerate(kinds) if kind.family == "convolution"]
-    return np.isin(number, convolutions) & np.isin(operator, np.unique(operator[np.isin(names, telling)]))
+    return np.isin(number, convolutions) & np.isin(operator, ascending(operator[np.isin(names, telling)]))
 
 
 def _main_kernels(

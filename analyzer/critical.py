@@ -11,6 +11,7 @@ import numpy as np
 from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
+from analyzer.distinct import present
 from analyzer.graph import Edge, Graph, Point
 from analyzer.trace import NONE, Int64
 from analyzer.window import Window
@@ -73,7 +74,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
         on_device, graph.time_ns[graph.source[edges]] + graph.duration_ns[np.where(on_device, after, 0)], since
     )
     done = np.clip(done, since, until)
-    for what in np.unique(does[after[on_device]]).tolist():
+    for what in present(does[after[on_device]]).tolist():
         mine = on_device.copy()
         mine[on_device] = does[after[on_device]] == what
         sums[operation_cause(what)] += int((done - since)[mine].sum())
@@ -156,7 +157,7 @@ def _spread(graph: Graph, edges: Int64, ns: Int64, sums: dict[str, int]) -> None
     first = np.searchsorted(at, at, side="left")
     before -= before[first] if len(first) else 0
     taken = np.clip(left[at] - before, 0, part)
-    for code in np.unique(graph.host_cause[known]).tolist():
+    for code in present(graph.host_cause[known]).tolist():
         sums[IDLE[code]] += int(taken[graph.host_cause[known] == code].sum())
     np.subtract.at(left, at, taken)
     returns = (kind == Edge.THREAD) & (graph.point[target] == Point.RETURN)

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, is_graph_launch
+from analyzer.distinct import present
 from analyzer.facts import value
-from analyzer.intervals import clip, total
+from analyzer.intervals import ascending, clip, total
 from analyzer.kernels import kernel_class
+from analyzer.lookup import named
 from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64, Kind
@@ -222,17 +224,14 @@ class Decoding:
         """Operations whose kernel is of one of these classes."""
         timeline, mine = self.study.timeline, self.operations
         names = timeline.trace.name_code[timeline.row[mine]]
-        wanted = np.zeros(len(timeline.trace.names), np.bool_)
-        for code in np.unique(names).tolist():
-            wanted[code] = kernel_class(timeline.trace.names[code]) in classes
-        found: Int64 = mine[wanted[names] & (timeline.does[mine] == COMPUTE)]
+        wanted = named(timeline.trace, names, lambda name: kernel_class(name) in classes)
+        found: Int64 = mine[wanted & (timeline.does[mine] == COMPUTE)]
         return found
 
     @cached_property
     def matrix(self) -> Int64:
         """Kernels that multiply by weights: by their recorded work, else by their names."""
-        found: Int64 = np.union1d(self.products.operation, self.of_class("gemm", "moe"))
-        return found
+        return ascending(np.concatenate([self.products.operation, self.of_class("gemm", "moe")]))
 
     @cached_property
     def quantized(self) -> str:
@@ -249,7 +248,7 @@ class Decoding:
         told = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
             trace.process == self.study.timeline.process
         )
-        host = (trace.names[code] for code in np.unique(trace.name_code[told]).tolist())
+        host = (trace.names[code] for code in present(trace.name_code[told]).tolist())
         return next((name for name in [*self.names(self.operations), *host] if SPECULATION.search(name)), "")
 
     @cached_property
@@ -260,7 +259,7 @@ class Decoding:
     def names(self, operations: Int64) -> list[str]:
         """Their distinct names."""
         timeline = self.study.timeline
-        codes = np.unique(timeline.trace.name_code[timeline.row[operations]])
+        codes = present(timeline.trace.name_code[timeline.row[operations]])
         return [timeline.trace.names[code] for code in codes.tolist()]
 
     @cached_property

@@ -193,7 +193,8 @@ def find_gaps(timeline: Timeline) -> Gaps:
     outside = (number == 1) | (number == len(real) - 2)
     interior = ~trailing & ~outside & (number > 0)
     covering = np.flatnonzero(timeline.end > timeline.start)
-    at = covering[np.isin(timeline.start[covering], end)]
+    begun = timeline.start[covering]
+    at = covering[end[np.minimum(np.searchsorted(end, begun), len(end) - 1)] == begun] if len(end) else covering[:0]
     # Of those that start at a gap's end the one submitted first; unlinked ones last.
     submitted = np.where(timeline.linked[at], timeline.launch_start[at], np.iinfo(np.int64).max)
     order = at[np.lexsort((submitted, timeline.start[at]))]
@@ -250,7 +251,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     names, which, _ = counted(trace.name_code[calls])
     named = np.array([synchronous_copy(trace.names[code]) for code in names.tolist()], np.bool_)[which]
     copies_row = ascending(calls[waits & (long | named)])
-    row = _outermost(np.union1d(syncs, copies_row), timeline.host)
+    row = _outermost(ascending(np.concatenate([syncs, copies_row])), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])
     return Blocking(row, np.isin(row, copies_row), covered(span, timeline.busy))
 

@@ -167,7 +167,7 @@ def _pinned(speedup: float) -> Change:
 
     def change(graph: Graph) -> Graph:
         pageable = copies_of(graph, memory="pageable")
-        calls = np.unique(graph.trace.launch[graph.row[pageable]])
+        calls = ascending(graph.trace.launch[graph.row[pageable]])
         graph = together(without_waits(calls.tolist()), without_host(["copy-staging"]))(graph)
         graph = scaled(pageable, 1 / speedup)(graph)
         back = np.intersect1d(pageable, copies_of(graph, "DtoH"))

@@ -9,6 +9,7 @@ import numpy as np
 
 from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
 from analyzer.device_timeline import COMMUNICATION, Timeline
+from analyzer.distinct import counted, present
 from analyzer.intervals import ascending
 from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
@@ -42,9 +43,9 @@ def check_trace(trace: Trace) -> list[Note]:
 
 def _no_collectives(trace: Trace) -> Note | None:
     """The host asked for collectives, and no kernel is one by its name."""
-    kernels = np.unique(trace.name_code[trace.kind == Kind.KERNEL])
+    kernels = present(trace.name_code[trace.kind == Kind.KERNEL])
     host = trace.name_code[(trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)]
-    codes, calls = np.unique(host, return_counts=True)
+    codes, _, calls = counted(host)
     asked = [COLLECTIVE.match(trace.names[code]) is not None for code in codes.tolist()]
     if not len(kernels) or not any(asked) or any(is_communication(trace.names[code]) for code in kernels.tolist()):
         return None

@@ -29,6 +29,7 @@ from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.facts import read_data
 from analyzer.geometry import Tails, tails
 from analyzer.hardware import Hardware
+from analyzer.intervals import ascending
 from analyzer.lookup import values_at
 from analyzer.sharing import shares
 from analyzer.trace import NONE, Bool, Device, Int64
@@ -120,7 +121,7 @@ class InKernel:
         near[near] = light[kind[first[near]]] & light[kind[second[near]]]
         first, second = first[near], second[near]
         pairs = kind[first].astype(np.int64) * len(kinds) + kind[second]
-        for pair in np.unique(pairs).tolist():
+        for pair in ascending(pairs).tolist():
             producer, consumer = kinds[pair // len(kinds)], kinds[pair % len(kinds)]
             read = next((b for shape, b in consumer.reads if shape == producer.result and b == producer.written), 0.0)
             if read:

@@ -30,4 +30,6 @@ def rare_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # what is young is old from now on; else all of it would be looked at at once
+        gc.unfreeze()
         gc.set_threshold(*before)

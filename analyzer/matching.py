@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.intervals import ascending
 from analyzer.run import RankSummary
 from analyzer.trace import NONE, Bool, Int64
 
@@ -83,10 +84,10 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     _, instance, members = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
     instance = instance.reshape(-1)
     shared = members[instance] > 1
-    of_key = [len(np.unique(rank[key == k])) for k in range(len(table))]
+    of_key = [len(ascending(rank[key == k])) for k in range(len(table))]
     whole = np.array(of_key, np.int64)[key] if len(key) else _EMPTY
     inside = _while_all_recorded(key, number, rank)
-    lacking = len(np.unique(instance[(members[instance] < whole) & inside]))
+    lacking = len(ascending(instance[(members[instance] < whole) & inside]))
     kept = np.flatnonzero(shared)
     kept = kept[np.lexsort((rank[kept], instance[kept]))]
     _, instance = np.unique(instance[kept], return_inverse=True)
@@ -106,7 +107,7 @@ def _repeated(rank: Int64, key: Int64, sequence: Int64) -> Int64:
 def _while_all_recorded(key: Int64, number: Int64, rank: Int64) -> Bool:
     """[n] its number lies between the last rank's first one and the first rank's last one of that key."""
     inside = np.zeros(len(key), np.bool_)
-    for k in np.unique(key).tolist():
+    for k in ascending(key).tolist():
         mine = np.flatnonzero(key == k)
         ranks, place = np.unique(rank[mine], return_inverse=True)
         low = np.full(len(ranks), np.iinfo(np.int64).max)

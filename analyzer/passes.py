@@ -8,6 +8,8 @@ import numpy as np
 
 from analyzer.collectives import collectives, dtype_bytes
 from analyzer.device_timeline import COMMUNICATION
+from analyzer.distinct import present
+from analyzer.intervals import ascending
 from analyzer.lookup import values_at
 from analyzer.run import Collectives
 from analyzer.study import Study
@@ -66,9 +68,9 @@ def _width(study: Study, on: Int64) -> int:
     """Bytes of a number in these collectives; 4 where nothing tells."""
     timeline, trace = study.timeline, study.trace
     codes = values_at(trace.texts.get("dtype"), timeline.row[on])
-    told = [dtype_bytes(trace.strings[code]) for code in np.unique(codes[codes != NONE]).tolist()]
+    told = [dtype_bytes(trace.strings[code]) for code in present(codes[codes != NONE]).tolist()]
     launches = timeline.launch[on]
     parents = timeline.host.parent[launches[launches != NONE]]
-    types = values_at(trace.texts.get("Input type"), np.unique(parents[parents != NONE]).astype(np.int64))
+    types = values_at(trace.texts.get("Input type"), ascending(parents[parents != NONE]))
     told += [dtype_bytes(trace.strings[code]) for code in types[types != NONE].tolist()]
     return max((width for width in told if width > 0), default=4)

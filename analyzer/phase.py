@@ -16,6 +16,7 @@ import numpy as np
 
 from analyzer.costs import Costs
 from analyzer.device_timeline import COMPUTE, Timeline
+from analyzer.distinct import present
 from analyzer.trace import NONE, Bool, Int64, Kind
 
 TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"
@@ -205,7 +206,7 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
         trace = timeline.trace
         on = np.zeros(len(trace), np.bool_)
         on[timeline.row[(timeline.start < end_ns) & (timeline.end > start_ns)]] = True
-        codes = np.unique(trace.name_code[on]).tolist()
+        codes = present(trace.name_code[on]).tolist()
         cache = next((trace.names[code] for code in codes if CACHE_KERNEL.search(trace.names[code])), None)
         if cache is None:
             return Phase(UNKNOWN, f"{why}, but no kernel reads a KV cache")

@@ -10,6 +10,7 @@ import numpy as np
 
 from analyzer.align import Alignment, align
 from analyzer.collectives import PHASE_OF, POINT_TO_POINT, SYMMETRIC, bus_factor
+from analyzer.intervals import ascending
 from analyzer.matching import Matched, match
 from analyzer.run import PHASES, GroupRow, Meeting, Overlap, Pipeline, RankRow, RankSummary, Run, Straggler
 from analyzer.stragglers import Arrivals, Late, late_ones, stragglers
@@ -296,12 +297,12 @@ class _Comparison:
         key = m.key[a.first] if len(a.first) else a.first
         skew, transfer, members = a.last_ns - a.earliest_ns, a.transfer_ns, a.members
         rows = []
-        for k in np.unique(key).tolist():
+        for k in ascending(key).tolist():
             mine = np.flatnonzero((key == k) & self.inside)
             if not len(mine):
                 continue
             group, kind, size = m.keys[k]
-            ranks = np.unique(a.rank[np.isin(a.instance, mine)])
+            ranks = ascending(a.rank[np.isin(a.instance, mine)])
             sizes = self.bytes[np.isin(a.instance, mine)]
             sizes = sizes[sizes > 0]
             moved = int(np.median(sizes)) if len(sizes) else None
@@ -332,7 +333,7 @@ class _Comparison:
         """Stages that hand work on: exchanges between neighbours, one pair a group of two."""
         a, m = self.arrivals, self.matched
         pairs = {
-            k: tuple(np.unique(a.rank[m.key == k]).tolist())
+            k: tuple(ascending(a.rank[m.key == k]).tolist())
             for k, (_, kind, _) in enumerate(m.keys)
             if kind in POINT_TO_POINT and (m.key == k).any()
         }

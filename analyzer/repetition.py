@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.device_timeline import Timeline
+from analyzer.intervals import ascending
 from analyzer.trace import NONE, Int64
 
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
@@ -73,7 +74,7 @@ def period(sequence: Int64) -> int | None:
     """The shortest length after which the sequence repeats at least three times; None when it does not."""
     values, counts = np.unique(sequence, return_counts=True)
     # A period holds each value a whole number of times; the distances of values that occur often come first.
-    for count in np.unique(counts[counts >= ENOUGH])[::-1].tolist():
+    for count in ascending(counts[counts >= ENOUGH])[::-1].tolist():
         places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
         length = int(np.median(np.diff(places)))
         fits = SHORTEST <= length <= len(sequence) // ENOUGH

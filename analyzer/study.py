@@ -12,6 +12,7 @@ from analyzer.attribution import START_UP, SUBMITTED, Attribution
 from analyzer.attribution.build import attribute
 from analyzer.critical import CriticalPath, critical_path
 from analyzer.device_timeline import Timeline, timelines
+from analyzer.distinct import present
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import Fix, Saving, saving
 from analyzer.graph import Graph
@@ -20,7 +21,7 @@ from analyzer.hardware import Hardware, find
 from analyzer.health import CUT_NS, unexplained
 from analyzer.host import read_host
 from analyzer.inkernel import InKernel, device_of
-from analyzer.intervals import grouped
+from analyzer.intervals import ascending, grouped
 from analyzer.phase import Phase, detect
 from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
@@ -86,7 +87,7 @@ class Program:
         """What each operation and call of the process waited for."""
         timeline = self.attributions[0].timeline
         families = marker_rows(timeline.trace, timeline.process, self.marker)
-        return build_graph(self.attributions, np.unique(np.concatenate(families)) if families else None)
+        return build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
 
     @cached_property
     def unchanged(self) -> Replay:
@@ -220,7 +221,7 @@ def studies(trace: Trace, request: Request) -> tuple[list[Study], list[Note]]:
         NothingToAnalyse: a device, steps or a marker were asked for that the trace does not have.
     """
     marker = request.marker()
-    hosts = {p: read_host(trace, p, marker) for p in np.unique(trace.process[trace.operations]).tolist()}
+    hosts = {p: read_host(trace, p, marker) for p in present(trace.process[trace.operations]).tolist()}
     lanes = timelines(trace, hosts)
     found, notes = [], []
     without_steps: NothingToAnalyse | None = None

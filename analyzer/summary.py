@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.attribution import IDLE, SIDES, Attribution
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
-from analyzer.distinct import counted
+from analyzer.distinct import counted, present
 from analyzer.host import LAUNCH, Doing
 from analyzer.intervals import ascending, clip, total
 from analyzer.kernels import kernel_class, readable
@@ -138,7 +138,7 @@ def copies_by_kind(timeline: Timeline, operations: Int64, ns: Int64) -> list[Cop
     does = timeline.does[operations]
     size = timeline.trace.bytes[timeline.row[operations]]
     found = []
-    for what in np.unique(does[does >= FIRST_COPY]).tolist():
+    for what in present(does[does >= FIRST_COPY]).tolist():
         mine = does == what
         known = size[mine][size[mine] != NONE]
         kind = "memset" if what == SET else " ".join(COPIES[what - FIRST_COPY]).strip()
@@ -278,7 +278,7 @@ def user_line(timeline: Timeline, frame: int) -> str:
 def memory_use(memory: Memory) -> list[MemoryUse]:
     """Peaks for each device that has allocator events; device -1 is the CPU. Never merged."""
     found = []
-    for device in np.unique(memory.device).tolist():
+    for device in present(memory.device).tolist():
         mine = memory.device == device
         allocated, reserved = memory.allocated[mine], memory.reserved[mine]
         known = allocated != NONE

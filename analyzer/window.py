@@ -12,6 +12,7 @@ import numpy as np
 from analyzer.device_timeline import Timeline
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.host import ENGINE_STEP, STEP
+from analyzer.intervals import ascending
 from analyzer.trace import NONE, Int64, Kind, Trace
 
 # A family of markers is used alone: the first one that marks device work.
@@ -76,7 +77,7 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
     """The steps that launched work on this device, and for each operation the index of its step (-1: none)."""
     for rows in marker_rows(timeline.trace, timeline.process, chosen):
         of_marker = step_of_operation(timeline, timeline.trace.start_ns[rows], timeline.trace.end_ns[rows])
-        used = np.unique(of_marker[of_marker != NONE])
+        used = ascending(of_marker[of_marker != NONE])
         if not len(used):
             continue
         place = np.full(len(rows) + 1, NONE, np.int64)

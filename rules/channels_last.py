@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.distinct import present
 from analyzer.evidence import of_operations
 from analyzer.kernels import kernel_class
 from analyzer.pricing import faster, lengths
@@ -85,9 +86,9 @@ def channels_last(study: Study) -> Iterator[Claim]:
     """
     timeline, trace, wall = study.timeline, study.trace, study.window.wall_ns
     names = trace.name_code[timeline.row[study.operations]]
-    present = np.unique(names).tolist()
-    converts = [code for code in present if CONVERTS.search(trace.names[code])]
-    if not any(kernel_class(trace.names[code]) == "convolution" for code in present if code not in converts):
+    there = present(names).tolist()
+    converts = [code for code in there if CONVERTS.search(trace.names[code])]
+    if not any(kernel_class(trace.names[code]) == "convolution" for code in there if code not in converts):
         return
     operations = study.operations[np.isin(names, converts)]
     time = int(lengths(study, operations).sum())

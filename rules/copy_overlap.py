@@ -9,6 +9,7 @@ from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
 from analyzer.graph import Graph
+from analyzer.intervals import ascending
 from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
@@ -142,7 +143,7 @@ def _fast_pageable(study: Study) -> bool:
 
 def _offloaded(study: Study, exposed: int, size: Int64) -> bool:
     """The copies fill the wall and are of few sizes, and nothing trains."""
-    recurs = len(size) >= 4 and len(np.unique(size)) <= RECUR * len(size) and bool((size > 0).all())
+    recurs = len(size) >= 4 and len(ascending(size)) <= RECUR * len(size) and bool((size > 0).all())
     return recurs and exposed > OFFLOAD * study.window.wall_ns and study.phase.name != "training"
 
 

@@ -1,14 +1,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from analyzer.changes import regions
 from analyzer.evidence import of_causes, of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES
 from analyzer.harness import measures
 from analyzer.health import in_graph_replay
+from analyzer.intervals import ascending
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
@@ -125,7 +124,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         return
     if not regions(study.graph):  # no two launches without a wait between them
         return
-    rows = np.unique(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
+    rows = ascending(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
     calls, steps = len(rows), max(repetition.count, 1)
     unit = "repeats" if repetition.inferred else "steps"
     forbids = tuple(_forbids(study))

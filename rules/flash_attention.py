@@ -6,6 +6,7 @@ import numpy as np
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.formulas import Cost
+from analyzer.intervals import ascending
 from analyzer.lookup import named
 from analyzer.pricing import faster, lengths, merged
 from analyzer.rule import Claim, rule
@@ -230,7 +231,7 @@ def _unfused(study: Study) -> Iterator[Int64]:
     kinds = (*costs.kinds, None)  # -1, no kind, is the last one
     scores = {i: kind.result[-2:] for i, kind in enumerate(costs.kinds) if kind.family == "softmax" and kind.result}
     long = [i for i, shape in scores.items() if len(shape) == 2 and min(shape) >= LONG]
-    for stream in np.unique(timeline.stream[on[np.isin(costs.kind[on], long)]]).tolist():
+    for stream in ascending(timeline.stream[on[np.isin(costs.kind[on], long)]]).tolist():
         mine = on[timeline.stream[on] == stream]
         mine = mine[np.argsort(timeline.start[mine], kind="stable")]
         kind = costs.kind[mine]

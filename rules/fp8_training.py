@@ -1,8 +1,7 @@
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
+from analyzer.distinct import present
 from analyzer.evidence import of_operations
 from analyzer.facts import span, value
 from analyzer.pricing import faster, lengths, of_kinds
@@ -123,8 +122,7 @@ def fp8_training(study: Study) -> Iterator[Claim]:
         return
     on = study.operations
     if any(
-        EIGHT_BITS.search(study.trace.names[c])
-        for c in np.unique(study.trace.name_code[study.timeline.row[on]]).tolist()
+        EIGHT_BITS.search(study.trace.names[c]) for c in present(study.trace.name_code[study.timeline.row[on]]).tolist()
     ):
         return
     kinds, kind = model.costs.kinds, model.costs.kind

@@ -7,6 +7,7 @@ from analyzer.changes import scaled
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import Fix
+from analyzer.intervals import ascending
 from analyzer.passes import communicating, in_backward, kinds_of, shards
 from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
@@ -176,7 +177,7 @@ def _passes(study: Study, reduces: Int64) -> list[list[Int64]]:
     found = []
     for k in range(1, len(updates)) if not len(study.kept_steps) else range(len(updates)):
         mine = reduces[interval == k]
-        passes = [mine[of_pass[interval == k] == n] for n in np.unique(of_pass[interval == k]).tolist()]
+        passes = [mine[of_pass[interval == k] == n] for n in ascending(of_pass[interval == k]).tolist()]
         if len(passes) < 2:
             continue
         last = passes[-1]

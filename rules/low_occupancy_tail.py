@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.device_timeline import COMPUTE
+from analyzer.distinct import present
 from analyzer.evidence import of_operations
 from analyzer.kernels import readable
 from analyzer.pricing import faster, lengths, less
@@ -119,7 +120,7 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
     if lost.sum() < FROM * wall:
         return
     names = study.trace.name_code[timeline.row[on]]
-    sums = sorted(((float(lost[names == code].sum()), code) for code in np.unique(names).tolist()), reverse=True)[
+    sums = sorted(((float(lost[names == code].sum()), code) for code in present(names).tolist()), reverse=True)[
         :KERNELS
     ]
     worst = on[names == sums[0][1]][0]

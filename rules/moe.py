@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.distinct import present
 from analyzer.evidence import of_operations
 from analyzer.kernels import kernel_class
 from analyzer.pricing import faster, lengths, of_kinds
@@ -138,7 +139,7 @@ def moe(study: Study) -> Iterator[Claim]:
     experts = of_kinds(study, study.operations, few)
     grouped = any(GROUPED.search(name) for name in _names(study))
     small = int(lengths(study, experts).sum())
-    alike = len(experts) > len(np.unique(costs.kind[experts])) and _in_a_row(study, experts)
+    alike = len(experts) > len(present(costs.kind[experts])) and _in_a_row(study, experts)
     if not grouped and alike and small > SMALL * wall:
         yield Claim(
             message=f"{len(experts):,} products with fewer than {FEW} rows take {100 * small / wall:.1f} % of the wall, "
@@ -151,7 +152,7 @@ def moe(study: Study) -> Iterator[Claim]:
 
 
 def _names(study: Study) -> list[str]:
-    codes = np.unique(study.trace.name_code[study.timeline.row[study.operations]])
+    codes = present(study.trace.name_code[study.timeline.row[study.operations]])
     return [
         study.trace.names[code] for code in codes.tolist() if kernel_class(study.trace.names[code]) != "communication"
     ]

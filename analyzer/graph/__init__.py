@@ -94,7 +94,7 @@ class Graph:
     @cached_property
     def first_edge(self) -> Int64:
         """[p + 1] where each point's incoming edges begin."""
-        return np.searchsorted(self.target, np.arange(len(self.point) + 1))
+        return np.concatenate([[0], np.cumsum(np.bincount(self.target, minlength=len(self.point)))])
 
     @cached_property
     def total_ns(self) -> Int64:

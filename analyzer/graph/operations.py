@@ -12,6 +12,7 @@ import numpy as np
 from analyzer import compiled
 from analyzer.attribution import Attribution
 from analyzer.device_timeline import Blocking, Timeline
+from analyzer.distinct import present
 from analyzer.graph import Edge
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
@@ -159,7 +160,7 @@ def collect_calls(
     trace: Trace, host: Host, operations: Operations, blocking: Blocking, queue: Int64, marks: Int64
 ) -> Calls:  # fmt: skip
     rows = ascending(np.concatenate([operations.launch[operations.linked], blocking.row]))
-    threads = np.union1d(np.array(host.launching, np.int64), np.flatnonzero(np.bincount(trace.thread[rows] + 1)) - 1)
+    threads = ascending(np.concatenate([np.array(host.launching, np.int64), present(trace.thread[rows])]))
     threads = threads[threads != NONE]
     marks = marks[np.isin(trace.thread[marks], threads)]
     waits = np.isin(rows, blocking.row) | np.isin(rows, queue)

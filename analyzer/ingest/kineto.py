@@ -12,6 +12,7 @@ import numpy as np
 from analyzer.distinct import first_places, present
 from analyzer.ingest.assemble import Rows, assemble
 from analyzer.ingest.raw import MISSING, RawEvents
+from analyzer.intervals import ascending
 from analyzer.trace import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -254,7 +255,7 @@ def _split_by_pid(
     operations = np.flatnonzero((kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION))
     first_launcher = dict(zip(correlation[calls][::-1].tolist(), process[calls][::-1].tolist(), strict=True))
     ambiguous = np.isin(correlation[operations], repeated)
-    for ordinal in np.unique(device[operations]).tolist():
+    for ordinal in ascending(device[operations]).tolist():
         here = operations[device[operations] == ordinal]
         clear = [
             first_launcher[c]
@@ -270,7 +271,7 @@ def _split_by_pid(
         process[here] = [
             first_launcher.get(c, owners[votes.argmax()] if len(owners) else 0) for c in correlation[here].tolist()
         ]
-        for c in np.unique(correlation[here[np.isin(correlation[here], repeated)]]).tolist():
+        for c in ascending(correlation[here[np.isin(correlation[here], repeated)]]).tolist():
             ops = here[correlation[here] == c]
             ops = ops[np.argsort(start[ops], kind="stable")]
             launches = calls[correlation[calls] == c]

@@ -15,9 +15,10 @@ import numpy as np
 
 from analyzer.attribution import CATEGORIES, IDLE
 from analyzer.device_timeline import COMMUNICATION, COMPUTE
+from analyzer.distinct import present
 from analyzer.graph import Edge, Point
 from analyzer.host import Doing
-from analyzer.intervals import Intervals, merge, subtract, union
+from analyzer.intervals import Intervals, ascending, merge, subtract, union
 from analyzer.kernels import readable
 from analyzer.report.words import LABELS
 from analyzer.study import Study
@@ -152,7 +153,7 @@ def _stream_lanes(study: Study, names: _Names, threads: list[int]) -> list[_Lane
     work = np.bincount(which, length, len(streams))
     shown = sorted(np.argsort(-work, kind="stable")[:STREAMS].tolist())
     colour = np.where(timeline.does == COMPUTE, 0, np.where(timeline.does == COMMUNICATION, 1, 2))
-    used = np.unique(trace.name_code[timeline.row])
+    used = present(trace.name_code[timeline.row])
     table = np.zeros(len(trace.names), np.int64)
     table[used] = names.codes([readable(trace.names[code]) for code in used.tolist()])
     lane_of_thread = np.full(len(trace.threads) + 1, NONE, np.int64)
@@ -267,7 +268,7 @@ def _pack(lane: _Lane, base: int, whole: Intervals | None, grid: int) -> dict[st
     if lane.launched is not None and lane.thread is not None:
         launched, thread = lane.launched[first], lane.thread[first]
         packed["l"] = np.where(count == 1, launched, NONE).tolist()
-        lanes = np.unique(thread[thread != NONE]).tolist()
+        lanes = present(thread[thread != NONE]).tolist()
         packed["h"] = lanes[0] if len(lanes) == 1 else thread.tolist() if lanes else NONE
     return packed
 
@@ -287,7 +288,7 @@ def _path(study: Study, lanes: Sequence[_Lane], threads: list[int], low: int, hi
     """The critical path as [lane, start, end]: where it runs at each time."""
     graph, path, trace = study.graph, study.critical_path, study.trace
     streams = {lane.label: i for i, lane in enumerate(lanes) if lane.kind == "stream"}
-    number = np.unique(trace.stream[graph.row])
+    number = ascending(trace.stream[graph.row])
     of_stream = np.array([streams.get(f"stream {s}", NONE) if s != NONE else NONE for s in number.tolist()], np.int64)
     of_operation = np.where(
         graph.device == study.index, of_stream[np.searchsorted(number, trace.stream[graph.row])], NONE
