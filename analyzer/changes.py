@@ -76,8 +76,9 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
 def synchronisations(graph: Graph) -> Int64:
     """Rows of the calls that wait and move no data."""
     waits = graph.ref[graph.point == Point.RETURN]
-    launching = np.isin(waits, graph.trace.launch[graph.row])
-    return ascending(waits[~launching])
+    launches = np.zeros(len(graph.trace) + 1, np.bool_)  # the last one for operations without a launch
+    launches[graph.trace.launch[graph.row]] = True
+    return ascending(waits[~launches[waits]])
 
 
 def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> Change:

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from analyzer import formulas as f
 from analyzer import traffic as t
 from analyzer.device_timeline import COMPUTE, Timeline
+from analyzer.distinct import numbered
 from analyzer.formulas import Cost
 from analyzer.intervals import ascending
 from analyzer.kernels import kernel_class
-from analyzer.lookup import distinct_rows, numbered, values_of
+from analyzer.lookup import distinct_rows, values_of
 from analyzer.shapes import Call, read_call
 from analyzer.trace import NONE, Bool, Int32, Int64
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
+
 Codes = NDArray[Any]
 Int64 = NDArray[np.int64]
 
@@ -36,3 +38,17 @@ def counted(codes: Codes) -> tuple[Int64, Int64, Int64]:
     place = np.empty(len(counts), np.int64)
     place[found] = np.arange(len(found))
     return found - 1, place[codes + 1], counts[found]
+
+
+def numbered(codes: Codes) -> tuple[Int64, Int64]:
+    """The distinct codes in order, and for each row which of them it has; usual are codes from -1 on."""
+    codes = codes.astype(np.int64)
+    size = int(codes.max(initial=-1)) + 2
+    if size > DENSE * len(codes) or codes.min(initial=-1) < -1:
+        values, which = np.unique(codes, return_inverse=True)
+        return values, which
+    shifted = codes + 1
+    there = np.zeros(size, np.bool_)
+    there[shifted] = True
+    place = np.cumsum(there) - 1
+    return np.flatnonzero(there) - 1, place[shifted]

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analyzer.distinct import present
+from analyzer.distinct import numbered, present
 from analyzer.trace import NONE, Bool, Int64, Sparse, Trace
-
-DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
 
 
 def values_at(column: Sparse | None, rows: Int64) -> Int64:
@@ -44,20 +42,6 @@ def named(trace: Trace, codes: NDArray[Any], fits: Callable[[str], bool]) -> Boo
     for code in present(codes).tolist():
         table[code] = fits(trace.names[code])
     return np.asarray(table[codes], np.bool_)
-
-
-def numbered(codes: NDArray[Any]) -> tuple[Int64, Int64]:
-    """The distinct codes in order, and for each row which of them it has; usual are codes from -1 on."""
-    codes = codes.astype(np.int64)
-    size = int(codes.max(initial=-1)) + 2
-    if size > DENSE * len(codes) or codes.min(initial=-1) < NONE:
-        values, which = np.unique(codes, return_inverse=True)
-        return values, which
-    shifted = codes + 1
-    present = np.zeros(size, np.bool_)
-    present[shifted] = True
-    place = np.cumsum(present) - 1
-    return np.flatnonzero(present) - 1, place[shifted]
 
 
 def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[list[tuple[int, ...]], Int64]:

@@ -7,12 +7,11 @@ found anywhere. Kernels of one project run inside others (TensorRT-LLM's in vLLM
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from analyzer.trace import Bool, Kind, Trace
+from analyzer.trace import Int64, Kind, Trace
 
 OPERATORS = (Kind.OPERATOR, Kind.RANGE, Kind.SPAN)
 FRAMES = (Kind.PYTHON,)
@@ -84,12 +83,10 @@ SIGNS = _signs(
 
 def uses(trace: Trace, start_ns: int | None = None, end_ns: int | None = None) -> list[Use]:
     """What the records show that start in [start_ns, end_ns), all of them by default; in the order of SIGNS, once each."""
-    inside = np.ones(len(trace), np.bool_)
-    if start_ns is not None:
-        inside &= trace.start_ns >= start_ns
-    if end_ns is not None:
-        inside &= trace.start_ns < end_ns
-    names = {kinds: _counted(trace, kinds, inside) for kinds in {sign.kinds for sign in SIGNS}}
+    first = 0 if start_ns is None else int(np.searchsorted(trace.start_ns, start_ns))
+    last = len(trace) if end_ns is None else int(np.searchsorted(trace.start_ns, end_ns))
+    count = _counts(trace, first, last)
+    names = {kinds: _counted(trace, count[:, list(kinds)].sum(axis=1)) for kinds in {sign.kinds for sign in SIGNS}}
     found: dict[str, Use] = {}
     for sign in SIGNS:
         hits = [(label, count) for label, count in names[sign.kinds] if sign.pattern.match(label)]
@@ -107,8 +104,13 @@ def is_pytorch(trace: Trace) -> bool:
     return trace.format == "kineto" or any(word in name for name in trace.names for word in PYTORCH)
 
 
-def _counted(trace: Trace, kinds: Iterable[Kind], inside: Bool) -> list[tuple[str, int]]:
-    """Names of the records of these kinds, and how many there are."""
-    rows = np.flatnonzero(np.isin(trace.kind, list(kinds)) & inside)
-    count = np.bincount(trace.name_code[rows], minlength=len(trace.names))
+def _counts(trace: Trace, first: int, last: int) -> Int64:
+    """[names, kinds] how many of the rows from `first` to before `last` have this name and are of this kind."""
+    kinds = max(Kind) + 1
+    both = trace.name_code[first:last] * np.int64(kinds) + trace.kind[first:last]
+    return np.bincount(both, minlength=len(trace.names) * kinds).reshape(-1, kinds)
+
+
+def _counted(trace: Trace, count: Int64) -> list[tuple[str, int]]:
+    """The names that occur, and how often; `count` is by name."""
     return [(trace.names[code], int(count[code])) for code in np.flatnonzero(count).tolist()]

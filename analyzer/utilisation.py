@@ -15,11 +15,11 @@ import numpy as np
 
 from analyzer.costs import OWN_CLASSES
 from analyzer.device_timeline import COMPUTE
+from analyzer.distinct import numbered
 from analyzer.facts import span
 from analyzer.inkernel import InKernel
 from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
-from analyzer.lookup import numbered
 from analyzer.phase import DECODE, Phase
 from analyzer.trace import Int64
 

@@ -115,7 +115,8 @@ def host_sync(study: Study) -> Iterator[Claim]:
     measuring = blocking.row[~blocking.is_copy & measures(study, blocking.row)]
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
     ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
-    mine = (pieces.cause == CODE["host-sync"]) & (ns > 0) & ~np.isin(pieces.row, left_out)
+    mine = np.flatnonzero((pieces.cause == CODE["host-sync"]) & (ns > 0))
+    mine = mine[~np.isin(pieces.row[mine], left_out)]
     lost = int(ns[mine].sum())
     if lost < FROM * window.wall_ns:
         return

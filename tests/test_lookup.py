@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.lookup import distinct_rows, numbered, values_at, values_of
+from analyzer.distinct import numbered
+from analyzer.lookup import distinct_rows, values_at, values_of
 from analyzer.trace import Sparse
 
 

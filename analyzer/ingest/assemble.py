@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from analyzer.distinct import numbered, present
 from analyzer.trace import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -215,19 +216,18 @@ def _launches(
     if not len(calls) or not len(operations):
         return launch
     # (process, correlation) as one number; calls are in time order, so the first of equal keys is the earliest call.
-    distinct, codes = np.unique(np.concatenate([correlation[calls], correlation[operations]]), return_inverse=True)
-    key = np.concatenate([process[calls], process[operations]]).astype(np.int64) * len(distinct) + codes
-    keys, first, of_call = np.unique(key[: len(calls)], return_index=True, return_inverse=True)
-    at = np.minimum(np.searchsorted(keys, key[len(calls) :]), len(keys) - 1)
-    found = keys[at] == key[len(calls) :]
-    launch[operations[found]] = calls[first[at[found]]]
-    earliest = calls[first]
-    again = calls[
-        start[calls] >= np.maximum(end[earliest], start[earliest] + 1)[of_call]
-    ]  # not a call inside the first
+    rows = np.concatenate([calls, operations])
+    distinct, codes = numbered(correlation[rows])
+    keys, key = numbered(process[rows].astype(np.int64) * len(distinct) + codes)
+    of_call, of_operation = key[: len(calls)], key[len(calls) :]
+    earliest = np.full(len(keys), NONE, np.int64)
+    earliest[of_call[::-1]] = calls[::-1]
+    launch[operations] = earliest[of_operation]
+    first = earliest[of_call]
+    again = start[calls] >= np.maximum(end[first], start[first] + 1)  # not a call inside the first
     used = np.zeros(len(keys), np.bool_)
-    used[at[found]] = True
-    repeated = np.unique(of_call[np.isin(calls, again)]) if len(again) else again
+    used[of_operation] = True
+    repeated = present(of_call[again])
     repeated = repeated[used[repeated]]
     if len(repeated):
         health.append(

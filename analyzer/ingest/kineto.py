@@ -20,6 +20,7 @@ from analyzer.trace import (
     NONE,
     Bool,
     Device,
+    Int8,
     Int32,
     Int64,
     Kind,
@@ -46,6 +47,7 @@ CATEGORIES = {
     "cuda_event": Kind.EVENT,
 }  # fmt: skip
 ACCELERATORS = ("mtia", "xpu", "hpu", "glow", "privateuse1", "npu")
+CAPTURE = -2  # the span that the profiler recorded: no row
 NO_STREAM = 4294967295  # what older CUPTI writes for "none"
 RANK_LABELS = (
     re.compile(r"\[(?P<label>[^\]]*\d[^\]]*)\]\s*(?P<pid>-?\d+)"),
@@ -61,10 +63,11 @@ DAMAGE = {
 def to_trace(raw: RawEvents, path: Path) -> Trace:
     """The Trace of a Chrome trace's events. `path` gives the name, and the rank where the file itself does not."""
     notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
-    captured, memory, names = _captured(raw), _memory(raw), _thread_names(raw)
+    memory, names = _memory(raw), _thread_names(raw)
     used = _used(raw)
     kind = _kinds(raw, used)
-    used, kind = used[kind != NONE], kind[kind != NONE].astype(np.int8)
+    captured = _captured(raw, used[kind == CAPTURE])
+    used, kind = used[kind >= 0], kind[kind >= 0]
     n = len(used)
     place = np.full(len(raw), NONE, np.int32)
     place[used] = np.arange(n, dtype=np.int32)
@@ -153,13 +156,15 @@ def _per_code(codes: Int32, strings: list[str], value: Callable[[str], int], def
 
 def _category(text: str) -> int:
     text = text.lower()
+    if text == "trace":
+        return CAPTURE
     if text in CATEGORIES:
         return CATEGORIES[text]
     return Kind.ACCELERATOR if text.startswith(ACCELERATORS) else NONE
 
 
-def _kinds(raw: RawEvents, used: Int64) -> Int64:
-    return _per_code(raw.category[used], raw.strings, _category)
+def _kinds(raw: RawEvents, used: Int64) -> Int8:
+    return _per_code(raw.category[used], raw.strings, _category).astype(np.int8)
 
 
 def _taken(raw: RawEvents, column: str, used: Int64) -> Any:
@@ -328,8 +333,9 @@ def _thread_names(raw: RawEvents) -> dict[tuple[int, int], str]:
 
 def _memory(raw: RawEvents) -> Memory:
     """`[memory]` instants; the CPU is device -1 whatever its id says."""
-    named = _per_code(raw.name, raw.strings, lambda text: text == "[memory]", 0) == 1
-    rows = np.flatnonzero(named & (raw.ts != MISSING))
+    if "[memory]" not in raw.strings:
+        return NO_MEMORY
+    rows = np.flatnonzero((raw.name == raw.strings.index("[memory]")) & (raw.ts != MISSING))
     if not len(rows):
         return NO_MEMORY
     rows = rows[np.argsort(raw.ts[rows], kind="stable")]
@@ -408,10 +414,9 @@ def _rank(metadata: dict[str, Any], path: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _captured(raw: RawEvents) -> tuple[int, int] | None:
-    """The span that the profiler says it recorded."""
-    spans = _per_code(raw.category, raw.strings, lambda text: text.lower() == "trace", 0) == 1
-    rows = np.flatnonzero(spans & (raw.phase == ord("X")) & (raw.ts != MISSING) & (raw.dur != MISSING) & (raw.dur > 0))
+def _captured(raw: RawEvents, rows: Int64) -> tuple[int, int] | None:
+    """The span that the profiler says it recorded, in these rows."""
+    rows = rows[(raw.ts[rows] != MISSING) & (raw.dur[rows] != MISSING) & (raw.dur[rows] > 0)]
     if not len(rows):
         return None
     return int(raw.ts[rows].min()), int((raw.ts[rows] + raw.dur[rows]).max())
