@@ -242,12 +242,13 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     """Synchronisations by name, and copy calls that returned after their copy had ended."""
     trace, doing = timeline.trace, timeline.host.doing
     threads = np.array(timeline.host.launching, np.int64)
-    mine = (trace.process == timeline.process) & np.isin(trace.thread, threads)
-    syncs = np.flatnonzero(mine & (doing == Doing.SYNC))
+    syncs = np.flatnonzero((doing == Doing.SYNC) & (trace.process == timeline.process))
+    syncs = syncs[np.isin(trace.thread[syncs], threads)]
     copies = np.flatnonzero(timeline.linked & (timeline.does >= FIRST_COPY) & (timeline.does < SET))
     calls = timeline.launch[copies]
     long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
-    waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies]) & mine[calls]
+    waits = (doing[calls] == Doing.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies])
+    waits &= np.isin(trace.thread[calls], threads)
     names, which, _ = counted(trace.name_code[calls])
     named = np.array([synchronous_copy(trace.names[code]) for code in names.tolist()], np.bool_)[which]
     copies_row = ascending(calls[waits & (long | named)])

@@ -45,8 +45,11 @@ def numbered(codes: Codes) -> tuple[Int64, Int64]:
     codes = codes.astype(np.int64)
     size = int(codes.max(initial=-1)) + 2
     if size > DENSE * len(codes) or codes.min(initial=-1) < -1:
-        values, which = np.unique(codes, return_inverse=True)
-        return values, which
+        order = np.argsort(codes, kind="stable")  # most come nearly in order, which it likes
+        new = np.diff(codes[order], prepend=codes[order[:1]] - 1) != 0
+        which = np.empty(len(codes), np.int64)
+        which[order] = np.cumsum(new) - 1
+        return codes[order[new]], which
     shifted = codes + 1
     there = np.zeros(size, np.bool_)
     there[shifted] = True

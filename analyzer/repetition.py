@@ -10,7 +10,8 @@ import numpy as np
 
 from analyzer.device_timeline import Timeline
 from analyzer.intervals import ascending
-from analyzer.trace import NONE, Int64
+from analyzer.lookup import values_at
+from analyzer.trace import Int64
 
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
 SAME = 0.95  # share of launches that match the ones a period before: data-dependent kernels may differ
@@ -65,7 +66,7 @@ def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:
     begun = np.where(timeline.linked, trace.start_ns[timeline.launch], timeline.start)[operations]
     ordered = operations[np.lexsort((timeline.start[operations], begun, part))]
     rows = timeline.row[ordered]
-    grids = trace.texts["grid"].dense(len(trace))[rows] if "grid" in trace.texts else np.full(len(rows), NONE)
+    grids = values_at(trace.texts.get("grid"), rows)
     numbers = np.asarray(trace.name_code[rows].astype(np.int64) * (1 << 32) + grids, np.int64)
     return np.split(numbers, np.cumsum([len(of_part) for of_part in parts])[:-1])
 

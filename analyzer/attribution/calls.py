@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzer.device_timeline import Timeline
+from analyzer.distinct import first_places
 from analyzer.host import Doing
 from analyzer.intervals import ascending, union
 from analyzer.trace import NONE, Kind
@@ -28,7 +29,7 @@ class Calls:
         linked = np.flatnonzero(timeline.linked & timeline.is_kernel)
         if not len(linked):
             return set()
-        _, first = np.unique(trace.name_code[timeline.row[linked]], return_index=True)
+        _, first = first_places(trace.name_code[timeline.row[linked]])
         launches, firsts = ascending(timeline.launch[linked]), timeline.launch[linked[first]]
         usual = np.median(trace.end_ns[launches] - trace.start_ns[launches])
         slow = firsts[trace.end_ns[firsts] - trace.start_ns[firsts] > usual + LONG_CALL_NS]

@@ -134,9 +134,8 @@ def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:
     """Rows of calls that free memory and returned just after an operation that was running when they began."""
     trace, host = timeline.trace, timeline.host
     named = np.array(["free" in name.lower() for name in trace.names], np.bool_)
-    rows = np.flatnonzero(
-        (host.doing == Doing.ALLOCATOR) & np.isin(trace.thread, host.launching) & trace.name_mask(named)
-    )
+    rows = np.flatnonzero(host.doing == Doing.ALLOCATOR)
+    rows = rows[named[trace.name_code[rows]] & np.isin(trace.thread[rows], host.launching)]
     target = waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
     waited = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
     return np.asarray(rows[waited], np.int64)

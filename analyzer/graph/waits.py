@@ -39,7 +39,8 @@ class _Lane:
 def event_waits(trace: Trace, process: int, host: Host, operations: Operations) -> Waits:
     """What streams wait for: the event that the recording names, else everything earlier on the other streams."""
     matches = np.array(["streamwaitevent" in name.lower() for name in trace.names], np.bool_)
-    calls = np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches) & np.isin(trace.thread, host.launching))
+    calls = np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches))
+    calls = calls[np.isin(trace.thread[calls], host.launching)]
     lanes = _lanes(operations)
     found: list[tuple[Int64, Int64, bool]] = []
     named = np.empty(0, np.int64)

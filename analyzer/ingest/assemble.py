@@ -100,8 +100,8 @@ def assemble(
         threads=tuple(rows.threads),
         processes=tuple(rows.processes),
         devices=tuple(rows.devices),
-        integers={key: _moved(rows.integers.pop(key), place) for key in tuple(rows.integers)},
-        texts={key: _moved(rows.texts.pop(key), place) for key in tuple(rows.texts)},
+        integers=_moved(rows.integers, place),
+        texts=_moved(rows.texts, place),
         strings=rows.strings,
         memory=rows.memory,
         metadata=metadata,
@@ -154,12 +154,19 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
 
 
-def _moved(column: Sparse, place: Int32) -> Sparse:
-    to, values = place[column.rows], column.values
-    if len(to) and to.min() == NONE:
-        to, values = to[to != NONE], values[to != NONE]
-    order = np.argsort(to, kind="stable")
-    return Sparse(to[order], values[order])
+def _moved(columns: dict[str, Sparse], place: Int32) -> dict[str, Sparse]:
+    """Columns, used up, with the new numbers of their rows; those of the same rows go on sharing them."""
+    moved: dict[str, Sparse] = {}
+    last = rows = order = np.empty(0, np.int64)
+    for key in tuple(columns):
+        column = columns.pop(key)
+        if column.rows is not last:
+            last, to = column.rows, place[column.rows]
+            order = np.argsort(to, kind="stable")
+            order = order[np.searchsorted(to, 0, sorter=order) :]  # without those that are gone
+            rows = to[order]
+        moved[key] = Sparse(rows, column.values[order])
+    return moved
 
 
 def shares_launch(process: Int32, correlation: Int64, operation: Bool) -> Bool:

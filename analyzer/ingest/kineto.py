@@ -77,8 +77,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
     start[untimed] = end[untimed] = 0
     end += start
     name_code, pid, tid = _named(raw, used), _taken(raw, "pid", used), _taken(raw, "tid", used)
-    integers = {key: _of_rows(*raw.integers.pop(key), place) for key in tuple(raw.integers)}
-    texts = {key: _of_rows(*raw.texts.pop(key), place) for key in tuple(raw.texts)}
+    integers, texts = _of_rows(raw.integers, place), _of_rows(raw.texts, place)
     correlation = _dense(integers, "correlation", n)
     on_device = kind >= Kind.KERNEL
     device = _or_from_label(_dense(integers, "device", n), pid, raw.strings, on_device)
@@ -184,10 +183,20 @@ def _named(raw: RawEvents, used: Int64) -> Int32:
     return codes
 
 
-def _of_rows(rows: Any, values: Any, place: Int32) -> Sparse:
-    """The part of a sparse argument that lies on used rows, by their new numbers."""
-    to = place[rows]
-    return Sparse(to[to != NONE], values[to != NONE])
+def _of_rows(columns: dict[str, tuple[Int64, Any]], place: Int32) -> dict[str, Sparse]:
+    """The parts of sparse arguments, used up, that lie on used rows, by their new numbers; those of the same rows share
+    them."""
+    found: dict[str, Sparse] = {}
+    last: Any = ()
+    to, kept = place[:0], np.empty(0, np.int64)
+    for key in tuple(columns):
+        rows, values = columns.pop(key)
+        if not np.array_equal(rows, last):
+            last, to = rows, place[rows]
+            kept = np.flatnonzero(to != NONE)
+            to = to[kept]
+        found[key] = Sparse(to, values[kept] if len(kept) < len(values) else values)
+    return found
 
 
 def _dense(integers: dict[str, Sparse], key: str, n: int) -> Int64:
@@ -341,7 +350,7 @@ def _memory(raw: RawEvents) -> Memory:
     rows = rows[np.argsort(raw.ts[rows], kind="stable")]
 
     def column(key: str) -> Int64:
-        return _column(raw, key)[rows]
+        return _column(raw, key, rows)
 
     def known(key: str) -> Int64:
         values = column(key)
@@ -356,12 +365,13 @@ def _memory(raw: RawEvents) -> Memory:
     )  # fmt: skip
 
 
-def _column(raw: RawEvents, key: str) -> Int64:
-    column = np.full(len(raw), MISSING, np.int64)
-    if key in raw.integers:
-        rows, values = raw.integers[key]
-        column[rows] = values
-    return column
+def _column(raw: RawEvents, key: str, rows: Int64) -> Int64:
+    """[k] a sparse argument of these rows, MISSING where a row has none."""
+    there, values = raw.integers.get(key, (rows[:0], rows[:0]))
+    if not len(there):
+        return np.full(len(rows), MISSING, np.int64)
+    at = np.minimum(np.searchsorted(there, rows), len(there) - 1)
+    return np.where(there[at] == rows, values[at], MISSING)
 
 
 def _devices(metadata: dict[str, Any]) -> list[Device]:
