@@ -19,8 +19,6 @@ from analyzer.fixes import FIXES, Fix
 from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, grouped, total, union
 from analyzer.ladder import ladder
-from analyzer.ranks import find_run
-from analyzer.rendezvous import priced
 from analyzer.rule import Rule
 from analyzer.run import Run
 from analyzer.serving import serving
@@ -162,6 +160,9 @@ def _run_of(looked_at: Sequence[Study], request: Request) -> Run | None:
     """The devices looked at as ranks of one run, priced by replaying them together."""
     if len(looked_at) < 2 or request.rank is not None:
         return None
+    from analyzer.ranks import find_run
+    from analyzer.rendezvous import priced
+
     summaries = [summarise(study, budget(len(looked_at))) for study in looked_at]
     found = find_run(summaries)
     return priced(found, summaries, looked_at) if found else None

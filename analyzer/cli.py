@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from analyzer import lean
-from analyzer.advice import Advice
-from analyzer.engine import find_rules, named_rule
 from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
 from analyzer.progress import Progress
-from analyzer.rule import PHASES
-from analyzer.spread import Looked, look_at
-from analyzer.study import Request, Study, read_size
 
+# What the command needs else is imported where it is used: while garbage is collected rarely, and never for --help.
 if TYPE_CHECKING:
+    from analyzer.advice import Advice
     from analyzer.gate import Outcome
+    from analyzer.spread import Looked
+    from analyzer.study import Request, Study
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 DESCRIPTION = """\
@@ -75,7 +74,10 @@ def parser() -> argparse.ArgumentParser:
         metavar="RULE,…",
         help="replay with the fixes of these rules together, such as dataloader,host-sync: what they would save",
     )
-    p.add_argument("--phase", choices=("auto", *PHASES), default="auto", help="what the program does (default: auto)")
+    p.add_argument(
+        "--phase", choices=("auto", "training", "prefill", "decode"), default="auto",
+        help="what the program does (default: auto)",
+    )  # fmt: skip
     p.add_argument("--hardware", metavar="NAME", help="the device, where the trace does not name it: h100-sxm …")
     p.add_argument("--weights", metavar="BYTES", help="what the model's weights take on one device: 14GB …")
     p.add_argument("--objective", choices=("latency", "throughput"), help="what counts in inference")
@@ -248,6 +250,8 @@ def asked(options: argparse.Namespace) -> Request:
     Raises:
         BadUsage: one of them is not what it should be.
     """
+    from analyzer.study import Request, read_size
+
     return Request(
         window=options.window,
         steps=options.steps,
@@ -273,6 +277,7 @@ def about_rules(options: argparse.Namespace) -> str:
     Raises:
         BadUsage: no such rule, or no such folder of rules.
     """
+    from analyzer.engine import find_rules, named_rule
     from analyzer.report.pages import rule_list, rule_page
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
@@ -291,7 +296,8 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     color, columns = options.output is None and wants_color(sys.stdout), width()
     plain, parts, outcome = {}, [], Outcome()
     with Progress(sys.stderr) as progress:
-        advice, studies = None, list[Study]()
+        advice: Advice | None = None
+        studies: list[Study] = []
         try:
             advice, studies, _ = looked_at(options, request, progress)
         except UnreadableTrace:
@@ -331,6 +337,8 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
 
 def looked_at(options: argparse.Namespace, request: Request, progress: Progress) -> Looked:
     """All recordings, read and analysed as the options ask."""
+    from analyzer.spread import look_at
+
     drawn = bool(options.html) or options.format in WITH_STUDIES
     return look_at(
         options.traces, request, jobs=options.jobs, scheduler=options.scheduler, drawn=drawn, tell=progress

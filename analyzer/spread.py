@@ -22,7 +22,6 @@ from analyzer.ingest import read
 from analyzer.ingest.chrome import WORTH_LOADING
 from analyzer.machine_code import load_from_now
 from analyzer.places import bytes_of, find_places, local, name_of, once, shown
-from analyzer.ranks import find_run, number
 from analyzer.run import RankSummary, Run
 from analyzer.study import Request, Study, studies
 from analyzer.trace import Trace
@@ -194,7 +193,11 @@ def advise_places(
     if not part.infos:
         _nothing(part, places, interrupted)
     summaries = _in_order(part, places)
-    run = find_run(summaries) if request.rank is None else None
+    run = None
+    if len(summaries) > 1 and request.rank is None:
+        from analyzer.ranks import find_run
+
+        run = find_run(summaries)
     tell("comparing ranks", None)
     advices = sorted(part.advices, key=lambda advice: _given(advice.traces[0], places))
     chosen = list(places)
@@ -241,6 +244,8 @@ def _choose(run: Run | None, part: Part) -> list[str]:
     late = [rank for straggler in run.stragglers[:2] for rank in straggler.ranks[:1]]
     slow = max(rows, key=lambda row: row.wall_ns).rank
     usual = sorted(rows, key=lambda row: row.late_ns)[len(rows) // 2].rank
+    from analyzer.ranks import number
+
     numbered = number(part.summaries)
     place = {id(summary): where for summary, where in zip(part.summaries, part.places, strict=True)}
     of_rank = {rank: place[id(s)] for rank, s in zip(numbered.ranks, numbered.summaries, strict=True)}

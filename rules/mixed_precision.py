@@ -157,9 +157,9 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
 
 def is_fp32_product(name: str) -> bool:
     """A product of fp32 numbers on the ordinary units, by its kernel's name: `sgemm`, `scudnn`, rocBLAS's `_SB_`."""
-    named = SINGLE.search(name) or (TRUE_FP32.search(name) and dtype_of_kernel(name) == "fp32")
-    lower = name.lower()
-    return bool(named) and kernel_class(name) in PRODUCTS and not any(word in lower for word in NARROW)
+    if kernel_class(name) not in PRODUCTS or any(word in name.lower() for word in NARROW):
+        return False
+    return bool(SINGLE.search(name) or (TRUE_FP32.search(name) and dtype_of_kernel(name) == "fp32"))
 
 
 def _narrow(study: Study, operations: Int64) -> Bool:

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -116,10 +117,10 @@ def moe(study: Study) -> Iterator[Claim]:
     little, or experts with enough tokens each.
     """
     trace, timeline, wall = study.trace, study.timeline, study.window.wall_ns
-    routing = next((name for name in _names(study) if ROUTING.search(name)), None)
+    routing = next(filter(_routes, _names(study)), None)
     if routing is None:
         return
-    moving = _named(study, [name for name in _names(study) if MOVES.search(name) and not ROUTING.search(name)])
+    moving = _named(study, [name for name in _names(study) if MOVES.search(name) and not _routes(name)])
     time = int(lengths(study, moving).sum())
     if time > MOVING * wall:
         yield Claim(
@@ -149,6 +150,12 @@ def moe(study: Study) -> Iterator[Claim]:
             evidence=(of_operations(study, experts),),
             formula=f"{small / 1e6:,.3g} ms in {len(experts):,} products of {trace.label(int(timeline.row[experts[0]]))[:40]}",
         )
+
+
+@lru_cache(maxsize=10_000)
+def _routes(name: str) -> bool:
+    """A kernel that sends tokens to experts, or works on them."""
+    return ROUTING.search(name) is not None
 
 
 def _names(study: Study) -> list[str]:
