@@ -78,7 +78,8 @@ def synchronisations(graph: Graph) -> Int64:
     waits = graph.ref[graph.point == Point.RETURN]
     launches = np.zeros(len(graph.trace) + 1, np.bool_)  # the last one for operations without a launch
     launches[graph.trace.launch[graph.row]] = True
-    return ascending(waits[~launches[waits]])
+    found: Int64 = ascending(waits[~launches[waits]])
+    return found
 
 
 def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> Change:
@@ -248,13 +249,14 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
 
 def _in_lanes(graph: Graph, moves: Bool) -> Graph:
     """Stream order among those that move and among those that stay, where the two were mixed."""
-    lane = (graph.device * 2 + moves) * (1 << 40) + graph.stream
+    device = graph.device.astype(np.int64)
+    lane = (device * 2 + moves) * (1 << 40) + graph.stream
     order = np.argsort(lane, kind="stable")
     before, after = order[:-1], order[1:]
     apart = (lane[before] == lane[after]) & (np.diff(order) != 0)
     # Neighbours now that were not neighbours before: something of the other kind ran between them.
-    mixed = ascending(graph.device[moves] * (1 << 40) + graph.stream[moves])
-    apart &= np.isin((graph.device * (1 << 40) + graph.stream)[after], mixed)
+    mixed = ascending(device[moves] * (1 << 40) + graph.stream[moves])
+    apart &= np.isin((device * (1 << 40) + graph.stream)[after], mixed)
     before, after = before[apart], after[apart]
     return with_edges(
         graph, graph.operation_point[before], graph.operation_point[after], graph.queued_gap_ns, before, Edge.STREAM

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from analyzer.attribution import IDLE
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
 from analyzer.distinct import present
 from analyzer.graph import Edge, Graph, Point
-from analyzer.trace import NONE, Int64
+from analyzer.narrow import blocks, index_type
+from analyzer.trace import NONE, Index, Int8, Int64
 from analyzer.window import Window
 
 EDGE_CAUSE = {
@@ -36,14 +37,42 @@ class CriticalPath:
     span_ns: int
     by_cause: dict[str, int]
     """ns on the path: operations under the causes of busy time, the rest under those of idle time."""
-    operations: Int64
-    """Operations on the path (index into the graph's), in time order."""
-    edges: Int64
+    edges: Index
     """The edges walked, from the window's end back to its start; each stands for [since, until), the operation that it
     starts after for the part until `done`."""
-    since: Int64
-    until: Int64
-    done: Int64
+    graph: Graph = field(repr=False)
+    last: int
+    """The operation (index into the graph's) that the window ends with; -1 where it is another moment."""
+    begun_ns: int
+    """Where the first edge's stretch ends: what comes after is `last`, or the host's."""
+    start_ns: int
+
+    @property
+    def until(self) -> Int64:
+        return self._reached()[:-1]
+
+    @property
+    def since(self) -> Int64:
+        return np.maximum(self._reached()[1:], self.start_ns)
+
+    @property
+    def done(self) -> Int64:
+        graph, since = self.graph, self.since
+        after = graph.after[self.edges]
+        ended = graph.time_ns[graph.source[self.edges]] + graph.duration_ns[after]
+        return np.clip(np.where(after != NONE, ended, since), since, self.until)
+
+    @property
+    def operations(self) -> Int64:
+        """Operations on the path (index into the graph's), in time order."""
+        after = self.graph.after[self.edges]
+        passed = after[(after != NONE) & (self.done > self.since)][::-1].astype(np.int64)
+        return np.append(passed, self.last) if self.last != NONE else passed
+
+    def _reached(self) -> Int64:
+        """[k + 1] where the path has got to before each edge, and after the last."""
+        times = self.graph.time_ns[self.graph.source[self.edges]]
+        return np.concatenate([[self.begun_ns], np.minimum.accumulate(np.minimum(times, self.begun_ns))])
 
 
 def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
@@ -52,59 +81,76 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     At each point the edge that should have come last decides, and the stretch of measured time since its source is what
     the edge stands for; so the stretches follow each other without gap and add up to the span.
     """
-    rows = np.concatenate([t.row for t in graph.timelines])
-    does = np.concatenate([t.does for t in graph.timelines])[np.argsort(rows, kind="stable")]
+    does = _does(graph)
     sums: dict[str, int] = defaultdict(int)
-    passed: list[int] = []
-    now, point = _last(graph, window, device, does, sums, passed)
-    path = np.zeros(len(graph.point), np.int64)
+    now, point, last = _last(graph, window, device, does, sums)
+    walked = np.zeros(len(graph.point), index_type(len(graph.source)))
     count = compiled.call(
         walk_back,
         len(graph.point),
-        (binding_edges(graph), graph.source, graph.time_ns, point, now, window.start_ns),
-        (path,),
-    )
-    edges = path[:count]
-    end = np.concatenate([[now], np.minimum.accumulate(np.minimum(graph.time_ns[graph.source[edges]], now))])
-    since, until = np.maximum(end[1:], window.start_ns), end[:-1]
+        (
+            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns, graph.time_ns,
+            point, now, window.start_ns,
+        ),
+        (walked,),
+    )  # fmt: skip
+    edges = walked[:count].copy()
+    del walked
+    path = CriticalPath(window.wall_ns, {}, edges, graph, last, now, window.start_ns)
+    since, done = path.since, path.done
     sums["host-unknown"] += int(since[-1] if count else now) - window.start_ns
     after = graph.after[edges]
-    on_device = after != NONE
-    done = np.where(
-        on_device, graph.time_ns[graph.source[edges]] + graph.duration_ns[np.where(on_device, after, 0)], since
-    )
-    done = np.clip(done, since, until)
-    for what in present(does[after[on_device]]).tolist():
-        mine = on_device.copy()
-        mine[on_device] = does[after[on_device]] == what
-        sums[operation_cause(what)] += int((done - since)[mine].sum())
-    passed += after[on_device & (done > since)].tolist()
-    _spread(graph, edges, until - done, sums)
+    of = np.where(after != NONE, does[after], NONE)
+    on_device = np.where(after != NONE, done - since, 0)
+    for what in present(of[of != NONE]).tolist():
+        sums[operation_cause(what)] += int(on_device[of == what].sum())
+    del since, of, on_device
+    _spread(graph, edges, path.until - done, sums)
     by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
-    return CriticalPath(window.wall_ns, by_cause, np.array(passed[::-1], np.int64), edges, since, until, done)
+    return replace(path, by_cause=by_cause)
 
 
-def walk_back(by: Any, source: Any, time: Any, point: int, now: int, start: int, path: Any) -> int:
-    """Write the binding edges from a point back to the window's start; returns how many."""
+def walk_back(
+    source: Any, target: Any, weight: Any, after: Any, duration: Any, time: Any, point: int, now: int, start: int,
+    path: Any,
+) -> int:  # fmt: skip
+    """Write the binding edges from a point back to the window's start; returns how many.
+
+    Of a point's incoming edges the one binds that comes last by measured times, of several the first. What delays a point
+    delays all of them alike.
+    """
     count = 0
-    while now > start and by[point] >= 0:
-        edge = by[point]
-        path[count] = edge
+    edge = len(source) - 1
+    while now > start:
+        while edge >= 0 and target[edge] > point:
+            edge -= 1
+        binding = -1
+        latest = 0
+        while edge >= 0 and target[edge] == point:
+            at = time[source[edge]] + weight[edge]
+            if after[edge] >= 0:
+                at += duration[after[edge]]
+            if binding < 0 or at >= latest:
+                binding = edge
+                latest = at
+            edge -= 1
+        if binding < 0:
+            break
+        path[count] = binding
         count += 1
-        point = source[edge]
+        point = source[binding]
         now = min(now, time[point])
     return count
 
 
-def binding_edges(graph: Graph) -> Int64:
-    """[p] of each point's incoming edges the one that comes last by measured times; -1 for none."""
-    arrives = graph.time_ns[graph.source] + graph.total_ns
-    latest = np.full(len(graph.point), np.iinfo(np.int64).min)
-    np.maximum.at(latest, graph.target, arrives)
-    last = np.flatnonzero(arrives == latest[graph.target])
-    by = np.full(len(graph.point), NONE, np.int64)
-    by[graph.target[last][::-1]] = last[::-1]
-    return by
+def _does(graph: Graph) -> Int8:
+    """[m] what each operation of the graph does."""
+    if len(graph.timelines) == 1:
+        return graph.timelines[0].does
+    does = np.empty(len(graph.row), np.int8)
+    for timeline in graph.timelines:
+        does[np.searchsorted(graph.row, timeline.row)] = timeline.does
+    return does
 
 
 def operation_cause(does: int) -> str:
@@ -116,28 +162,35 @@ def operation_cause(does: int) -> str:
     return "memset" if does == SET else "exposed-copy"
 
 
-def _last(
-    graph: Graph, window: Window, device: int, does: Int64, sums: dict[str, int], passed: list[int]
-) -> tuple[int, int]:  # fmt: skip
-    """Where the walk begins: the operation or host point that the window ends with. Returns (instant, point)."""
-    end = graph.trace.end_ns[graph.row]
-    start = graph.trace.start_ns[graph.row]
-    running = np.flatnonzero((graph.device == device) & (start < window.end_ns) & (end >= window.end_ns))
+def _last(graph: Graph, window: Window, device: int, does: Int8, sums: dict[str, int]) -> tuple[int, int, int]:
+    """Where the walk begins: the operation or host point that the window ends with. Returns (instant, point, operation)."""
+    running, ends = _running(graph, device, window.end_ns)
     marks = np.flatnonzero((graph.point == Point.MARK) & (graph.time_ns == window.end_ns))
-    if len(running) and not (len(marks) and not (end[running] == window.end_ns).any()):
-        operation = int(running[np.argmin(end[running])])
-        begun = max(int(start[operation]), window.start_ns)
+    if len(running) and not (len(marks) and not (ends == window.end_ns).any()):
+        operation = int(running[np.argmin(ends)])
+        begun = max(int(graph.trace.start_ns[graph.row[operation]]), window.start_ns)
         sums[operation_cause(int(does[operation]))] += window.end_ns - begun
-        passed.append(operation)
-        return begun, int(graph.operation_point[operation])
+        return begun, int(graph.operation_point[operation]), operation
     before = marks if len(marks) else np.flatnonzero(graph.time_ns <= window.end_ns)
     point = int(before[-1])
     since = max(int(graph.time_ns[point]), window.start_ns)
     sums["host-unknown"] += window.end_ns - since
-    return since, point
+    return since, point, NONE
 
 
-def _spread(graph: Graph, edges: Int64, ns: Int64, sums: dict[str, int]) -> None:
+def _running(graph: Graph, device: int, instant: int) -> tuple[Int64, Int64]:
+    """Operations of a device that run up to this instant or across it, and their ends."""
+    trace = graph.trace
+    found = [np.empty(0, np.int64)]
+    for part in blocks(len(graph.row)):
+        row = graph.row[part]
+        mine = (graph.device[part] == device) & (trace.start_ns[row] < instant) & (trace.end_ns[row] >= instant)
+        found.append(np.flatnonzero(mine) + part.start)
+    running = np.concatenate(found)
+    return running, trace.end_ns[graph.row[running]]
+
+
+def _spread(graph: Graph, edges: Index, ns: Int64, sums: dict[str, int]) -> None:
     """Give each edge's stretch to its causes: what is known of it first, the kind's own cause the rest."""
     kind, target = graph.kind[edges], graph.target[edges]
     left = ns.copy()
@@ -148,11 +201,8 @@ def _spread(graph: Graph, edges: Int64, ns: Int64, sums: dict[str, int]) -> None
     sums["device-unknown"] += int(delay.sum())
     left -= delay
     # Host time known by cause, in order, as far as the stretch goes.
-    place = np.full(len(graph.source), NONE, np.int64)
-    place[edges] = np.arange(len(edges))
-    known = np.flatnonzero(place[graph.host_edge] != NONE)
-    known = known[np.argsort(place[graph.host_edge[known]], kind="stable")]
-    at, part = place[graph.host_edge[known]], graph.host_ns[known]
+    known, at = _on_path(graph, edges)
+    part = graph.host_ns[known]
     before = np.cumsum(part) - part
     first = np.searchsorted(at, at, side="left")
     before -= before[first] if len(first) else 0
@@ -164,3 +214,13 @@ def _spread(graph: Graph, edges: Int64, ns: Int64, sums: dict[str, int]) -> None
     sums["host-sync"] += int(left[returns].sum())
     for code, cause in EDGE_CAUSE.items():
         sums[cause] += int(left[~returns & (kind == code)].sum())
+
+
+def _on_path(graph: Graph, edges: Index) -> tuple[Int64, Int64]:
+    """Entries of host time on these edges (descending), in their order, and the place of each one's edge among them."""
+    upward = edges[::-1]
+    at = np.minimum(np.searchsorted(upward, graph.host_edge), max(len(edges) - 1, 0))
+    known = np.flatnonzero(upward[at] == graph.host_edge) if len(edges) else np.empty(0, np.int64)
+    place = len(edges) - 1 - at[known]
+    order = np.argsort(place, kind="stable")
+    return known[order], place[order]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from analyzer.distinct import counted, first_places, present
+from analyzer.distinct import are_first, are_repeated, counted, present
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, intersect, total, union
 from analyzer.kernels import DIRECTIONS, copy_direction, copy_memory, is_communication
-from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
+from analyzer.narrow import blocks, index_type, where
+from analyzer.trace import NONE, Bool, Index, Int8, Int64, Kind, Trace
 
 # What a device operation does, in the order in which an instant with several of them is given away.
 COMPUTE, COMMUNICATION, FIRST_COPY = 0, 1, 2
@@ -28,7 +29,7 @@ class Timeline:
     process: int
     """Index into `trace.processes`."""
     device: int
-    row: Int64
+    row: Index
     """[m] row in the trace."""
     does: Int8
     """[m] COMPUTE, COMMUNICATION, FIRST_COPY + index into COPIES, or SET."""
@@ -51,7 +52,7 @@ class Timeline:
         return self.trace.stream[self.row]
 
     @cached_property
-    def launch(self) -> Int64:
+    def launch(self) -> Index:
         """[m] row of the call that submitted the operation, -1 when the trace holds none."""
         return self.trace.launch[self.row]
 
@@ -71,8 +72,7 @@ class Timeline:
     @cached_property
     def node(self) -> Bool:
         """[m] one of several operations of the same launch: a node of a graph replay."""
-        count = np.bincount(self.launch[self.linked], minlength=len(self.trace))
-        return np.asarray(self.linked & (count[self.launch] > 1), np.bool_)
+        return several(self.launch, self.linked, len(self.trace))
 
     @cached_property
     def by_graph(self) -> Bool:
@@ -84,19 +84,17 @@ class Timeline:
     def later_node(self) -> Bool:
         """[m] a node of a graph replay after its first: started by the device, whenever its launch call returns."""
         result = self.node.copy()
-        linked = np.flatnonzero(self.linked)
-        first = first_places(self.launch[linked])[1]
-        result[linked[first]] = False
+        result[result] = ~are_first(self.launch[result], len(self.trace))
         return result
 
     @cached_property
     def is_kernel(self) -> Bool:
         return np.asarray(self.trace.kind[self.row] == Kind.KERNEL, np.bool_)
 
-    @cached_property
+    @property
     def busy(self) -> Intervals:
         """Union of all operations."""
-        return union(self.start, self.end)
+        return self._cut[0]
 
     def union_of(self, mask: Bool) -> Intervals:
         return union(self.start[mask], self.end[mask])
@@ -106,10 +104,31 @@ class Timeline:
         """Start of the first operation, end of the last one."""
         return int(self.start.min()), int(self.end.max())
 
-    @cached_property
+    @property
     def gaps(self) -> Gaps:
         """All gaps between operations."""
+        return self._cut[1]
+
+    @cached_property
+    def _cut(self) -> tuple[Intervals, Gaps]:
         return find_gaps(self)
+
+    def forget(self) -> None:
+        """Give up columns that are quickly worked out again, where they are asked for again."""
+        for name in (
+            "length",
+            "stream",
+            "launch",
+            "linked",
+            "launch_start",
+            "launch_end",
+            "node",
+            "by_graph",
+            "later_node",
+        ):
+            vars(self).pop(name, None)
+        for name in ("after", "thread", "submitted", "returned"):
+            vars(self.gaps).pop(name, None)
 
     def label(self, operation: int) -> str:
         return self.trace.label(int(self.row[operation]))
@@ -119,20 +138,12 @@ class Timeline:
 class Gaps:
     """Maximal idle gaps [start, end), from the trace's first event to its last; g of them, in time order."""
 
+    timeline: Timeline = field(repr=False)
     start: Int64
     end: Int64
-    closing: Int64
+    closing: Index
     """[g] operation (index into the timeline) that starts at the gap's end: of several the one submitted first.
     -1 for the gap after the last operation, and for those beside operations without length."""
-    after: Bool
-    """[g] an operation of the closing operation's stream ended at the gap's start."""
-    thread: Int64
-    """[g] the thread of the closing launch, -1 when there is none."""
-    submitted: Int64
-    """[g] the closing launch's start clamped into the gap: the host's side ends here. The gap's end after the last
-    operation, its start where the closing operation has no launch."""
-    returned: Int64
-    """[g] the closing launch's end clamped into [submitted, end]; a later node of a replay does not wait for it."""
     unlinked: Bool
     """[g] the closing operation has no launch in the trace."""
     interior: Bool
@@ -140,6 +151,60 @@ class Gaps:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def launch(self) -> Index:
+        """[g] row of the closing launch, -1 when there is none."""
+        launch = self.timeline.launch[self.closing]
+        launch[self.unlinked | (self.closing == NONE)] = NONE
+        return launch
+
+    @cached_property
+    def after(self) -> Bool:
+        """[g] an operation of the closing operation's stream ended at the gap's start."""
+        timeline, found = self.timeline, np.zeros(len(self), np.bool_)
+        for part in blocks(len(timeline.row) if len(self) else 0):
+            end = timeline.end[part]
+            gap = np.minimum(np.searchsorted(self.start, end), len(self) - 1)
+            ends = (self.start[gap] == end) & (end > timeline.start[part])
+            ends &= timeline.stream[part] == timeline.stream[self.closing[gap]]
+            found[gap[ends]] = True
+        return found & self.interior
+
+    @cached_property
+    def thread(self) -> Index:
+        """[g] the thread of the closing launch, -1 when there is none."""
+        launch = self.launch
+        return np.where(launch != NONE, self.timeline.trace.thread[launch], np.int32(NONE))
+
+    @cached_property
+    def submitted(self) -> Int64:
+        """[g] the closing launch's start clamped into the gap: the host's side ends here. The gap's end after the last
+        operation, its start where the closing operation has no launch."""
+        launch = self.launch
+        linked = np.flatnonzero(launch != NONE)
+        found = np.where(self.unlinked, self.start, self.end)
+        begun = self.timeline.trace.start_ns[launch[linked]]
+        found[linked] = np.clip(begun, self.start[linked], self.end[linked])
+        return found
+
+    @cached_property
+    def returned(self) -> Int64:
+        """[g] the closing launch's end clamped into [submitted, end]; a later node of a replay does not wait for it."""
+        launch = self.launch
+        waits = np.flatnonzero(launch != NONE)
+        waits = waits[~self.timeline.later_node[self.closing[waits]]]
+        found = self.submitted.copy()
+        done = self.timeline.trace.end_ns[launch[waits]]
+        found[waits] = np.clip(done, found[waits], self.end[waits])
+        return found
+
+
+def several(launch: Index, linked: Bool, rows: int) -> Bool:
+    """[m] one of several operations of a launch; `rows` are those of the trace."""
+    found = linked.copy()
+    found[found] = are_repeated(launch[found], rows)
+    return found
 
 
 def is_graph_launch(call: str) -> bool:
@@ -151,78 +216,92 @@ def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
     """One for each device with operations, by (process, device)."""
     operations = trace.operations
     does = operation_classes(trace, operations)
-    key = trace.process[operations].astype(np.int64) * (1 << 32) + trace.device[operations]
+    process, device = trace.process[operations], trace.device[operations]
     result = []
-    for value in ascending(key).tolist():
-        mine = key == value
-        process = int(trace.process[operations[np.flatnonzero(mine)[0]]])
-        device = int(trace.device[operations[np.flatnonzero(mine)[0]]])
-        result.append(Timeline(trace, hosts[process], process, device, operations[mine], does[mine]))
+    for one in present(process).tolist():
+        for ordinal in ascending(device[process == one]).tolist():
+            mine = where((process == one) & (device == ordinal))
+            if len(mine) == len(operations):
+                return [Timeline(trace, hosts[one], one, ordinal, operations, does)]
+            result.append(Timeline(trace, hosts[one], one, ordinal, operations[mine], does[mine]))
     return result
 
 
-def operation_classes(trace: Trace, operations: Int64) -> Int8:
+def operation_classes(trace: Trace, operations: Index) -> Int8:
     """What each operation does, worked out once per distinct name."""
-    kind, name = trace.kind[operations], trace.name_code[operations]
+    kind = trace.kind[operations]
     does = np.full(len(operations), COMPUTE, np.int8)
     does[kind == Kind.SET] = SET
     by_name = np.full(len(trace.names), COMPUTE, np.int8)
-    for code in present(name[kind == Kind.KERNEL]).tolist():
+    kernels, copies = where(kind == Kind.KERNEL), where(kind == Kind.COPY)
+    name = trace.name_code[operations[kernels]]
+    for code in present(name).tolist():
         if is_communication(trace.names[code]):
             by_name[code] = COMMUNICATION
-    does = np.where(kind == Kind.KERNEL, by_name[name], does)
-    for code in present(name[kind == Kind.COPY]).tolist():
+    does[kernels] = by_name[name]
+    name = trace.name_code[operations[copies]]
+    for code in present(name).tolist():
         text = trace.names[code]
         by_name[code] = FIRST_COPY + COPIES.index((copy_direction(text), copy_memory(text)))
-    return np.where(kind == Kind.COPY, by_name[name], does)
+    does[copies] = by_name[name]
+    return does
 
 
-def find_gaps(timeline: Timeline) -> Gaps:
-    """The gaps and their closing operations (rule 1): zero-duration operations close none."""
-    trace, busy = timeline.trace, timeline.busy
+def find_gaps(timeline: Timeline) -> tuple[Intervals, Gaps]:
+    """The busy time, and the gaps with their closing operations (rule 1): operations without length close none."""
+    trace, busy = timeline.trace, union(timeline.start, timeline.end)
     # An operation without length before the first covered instant, or after the last one, cuts the time there in two:
     # what lies between it and the busy time belongs to no launch.
     first, last = timeline.span_ns
-    opens, done = (int(busy.start[0]), int(busy.end[-1])) if len(busy.start) else (last, last)
-    start = np.concatenate([[min(trace.origin_ns, first), first], busy.end[:-1], [done, last]])
-    end = np.concatenate([[first, opens], busy.start[1:], [last, max(int(trace.end_ns.max()), last)]])
-    number = np.arange(len(start))
-    real = end > start
-    start, end, number = start[real], end[real], number[real]
-    trailing = number == len(real) - 1
-    outside = (number == 1) | (number == len(real) - 2)
-    interior = ~trailing & ~outside & (number > 0)
-    covering = np.flatnonzero(timeline.end > timeline.start)
-    begun = timeline.start[covering]
-    at = covering[end[np.minimum(np.searchsorted(end, begun), len(end) - 1)] == begun] if len(end) else covering[:0]
-    # Of those that start at a gap's end the one submitted first; unlinked ones last.
-    submitted = np.where(timeline.linked[at], timeline.launch_start[at], np.iinfo(np.int64).max)
-    order = at[np.lexsort((submitted, timeline.start[at]))]
-    closing = np.full(len(start), NONE, np.int64)
-    closes = interior | ((number == 0) & (opens == first) & (len(busy.start) > 0))
-    closing[closes] = order[np.searchsorted(timeline.start[order], end[closes], side="left")]
+    none = not len(busy.start)
+    head, tail = min(trace.origin_ns, first), max(int(trace.end_ns.max()), last)
+    start = np.concatenate([[head, first], [last] if none else busy.end, [last]])
+    end = np.concatenate([[first], [last] if none else busy.start, [last, tail]])
+    if not none:  # the same numbers, in the same room
+        busy = Intervals(end[1:-2], start[2:-1])
+    n = len(start)
+    low, high, numbers = 0, n, [0, 1, n - 2, n - 1]
+    if end[1] == start[1]:  # put the one before in its place, so that those that are left lie one behind the other
+        start[1], end[1], numbers[1], low = start[0], end[0], 0, 1
+    if end[low] == start[low]:
+        low += 1
+    if end[n - 2] == start[n - 2]:
+        start[n - 2], end[n - 2], numbers[2], high = start[n - 1], end[n - 1], n - 1, n - 1
+    if end[high - 1] == start[high - 1]:
+        high -= 1
+    number = np.arange(n)
+    number[[0, 1, n - 2, n - 1]] = numbers
+    start, end, number = start[low:high], end[low:high], number[low:high]
+    outside = (number == 1) | (number == n - 2)
+    interior = (number > 1) & (number < n - 2)
+    closes = interior | ((number == 0) & (int(busy.start[0] if len(busy.start) else last) == first) & (not none))
+    del number
+    closing = np.full(len(start), NONE, index_type(len(timeline.row)))
+    closing[closes] = _closing(timeline, end[closes])
     linked = closes & timeline.linked[closing]
-    unlinked = (closes & ~linked) | outside
-    open_ended = ~closes & ~outside
-    launch = timeline.launch[closing]
-    p = np.where(linked, np.clip(trace.start_ns[launch], start, end), np.where(open_ended, end, start))
-    returned = np.where(linked & ~timeline.later_node[closing], np.clip(trace.end_ns[launch], p, end), p)
-    thread = np.where(linked, trace.thread[launch], NONE).astype(np.int64)
-    after = interior & _ended_on_stream(timeline, covering, start, closing)
-    return Gaps(start, end, closing, after, thread, p, returned, unlinked, interior)
+    return busy, Gaps(timeline, start, end, closing, (closes & ~linked) | outside, interior)
 
 
-def _ended_on_stream(timeline: Timeline, covering: Int64, start: Int64, closing: Int64) -> Bool:
-    """[g] an operation of the closing stream ended at the gap's start."""
-    if not len(start):
-        return np.empty(0, np.bool_)
-    streams = ascending(timeline.stream)
-    stream = np.searchsorted(streams, timeline.stream)
-    gap = np.minimum(np.searchsorted(start, timeline.end[covering]), len(start) - 1)
-    ends = start[gap] == timeline.end[covering]
-    keys = ascending(gap[ends] * len(streams) + stream[covering[ends]])
-    wanted = np.arange(len(start)) * len(streams) + stream[closing]
-    return np.searchsorted(keys, wanted, side="right") > np.searchsorted(keys, wanted)
+def _closing(timeline: Timeline, instant: Int64) -> Index:
+    """[k] of the operations with length that start at these instants the one submitted first; unlinked ones last."""
+    count = len(timeline.row)
+    found = np.empty(len(instant), index_type(count))
+    for part in blocks(len(instant)):  # of those that start together the longest comes first
+        found[part] = np.searchsorted(timeline.start, instant[part])
+    tied = np.flatnonzero(timeline.start[np.minimum(found + 1, count - 1)] == instant)
+    tied = tied[found[tied] + 1 < count]
+    if not len(tied):
+        return found
+    many = np.searchsorted(timeline.start, instant[tied], side="right") - found[tied]
+    gap = np.repeat(tied, many)
+    operation = np.arange(len(gap)) - np.repeat(np.cumsum(many) - many, many) + found[gap]
+    lasts = timeline.end[operation] > timeline.start[operation]
+    gap, operation = gap[lasts], operation[lasts]
+    launch = timeline.launch[operation]
+    submitted = np.where(launch != NONE, timeline.trace.start_ns[launch], np.iinfo(np.int64).max)
+    order = np.lexsort((submitted, gap))[::-1]
+    found[gap[order]] = operation[order]  # of several the one that is written last stays
+    return found
 
 
 @dataclass(frozen=True)
@@ -242,7 +321,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     """Synchronisations by name, and copy calls that returned after their copy had ended."""
     trace, doing = timeline.trace, timeline.host.doing
     threads = np.array(timeline.host.launching, np.int64)
-    syncs = np.flatnonzero((doing == Doing.SYNC) & (trace.process == timeline.process))
+    syncs = where((doing == Doing.SYNC) & (trace.process == timeline.process))
     syncs = syncs[np.isin(trace.thread[syncs], threads)]
     copies = np.flatnonzero(timeline.linked & (timeline.does >= FIRST_COPY) & (timeline.does < SET))
     calls = timeline.launch[copies]

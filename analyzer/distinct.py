@@ -7,15 +7,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.narrow import BLOCK, blocks, index_type, places
+
 DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
 
+Bool = NDArray[np.bool_]
 Codes = NDArray[Any]
+Index = NDArray[np.signedinteger[Any]]
 Int64 = NDArray[np.int64]
 
 
 def present(codes: Codes) -> Int64:
     """The codes that occur, ascending."""
-    return np.flatnonzero(np.bincount(codes + 1)) - 1 if len(codes) else np.empty(0, np.int64)
+    return np.flatnonzero(_counts(codes)) - 1
+
+
+def _counts(codes: Codes) -> Int64:
+    """How often -1, 0, 1 … occur."""
+    if not len(codes):
+        return np.empty(0, np.int64)
+    counts = np.zeros(int(codes.max()) + 2, np.int64)
+    for part in blocks(len(codes), max(BLOCK, len(counts))):
+        found = np.bincount(codes[part].astype(np.intp) + 1)
+        counts[: len(found)] += found
+    return counts
 
 
 def first_places(codes: Codes) -> tuple[Int64, Int64]:
@@ -28,16 +43,39 @@ def first_places(codes: Codes) -> tuple[Int64, Int64]:
     return found, first[found + 1]
 
 
-def counted(codes: Codes) -> tuple[Int64, Int64, Int64]:
+def are_first(codes: Codes, limit: int) -> Bool:
+    """[k] nothing before it has the same code; codes are from 0 to below `limit`."""
+    if (codes[1:] > codes[:-1]).all():
+        return np.ones(len(codes), np.bool_)
+    number = places(len(codes))
+    first = np.empty(limit, number.dtype)
+    first[codes[::-1]] = number[::-1]  # of several the last one that is written stays
+    return np.asarray(first[codes] == number, np.bool_)
+
+
+def are_repeated(codes: Codes, limit: int) -> Bool:
+    """[k] another one has the same code; codes are from 0 to below `limit`."""
+    again = ~are_first(codes, limit)
+    if not again.any():
+        return again
+    repeated = np.zeros(limit, np.bool_)
+    repeated[codes[again]] = True
+    return repeated[codes]
+
+
+def counted(codes: Codes) -> tuple[Int64, Index, Int64]:
     """The codes that occur, ascending; for each element which of them it is; and how often each occurs."""
     if not len(codes):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing
-    counts = np.bincount(codes + 1)
+    counts = _counts(codes)
     found = np.flatnonzero(counts)
-    place = np.empty(len(counts), np.int64)
+    place = np.empty(len(counts), index_type(len(found)))
     place[found] = np.arange(len(found))
-    return found - 1, place[codes + 1], counts[found]
+    which = np.empty(len(codes), place.dtype)
+    for part in blocks(len(codes)):
+        which[part] = place[codes[part] + 1]
+    return found - 1, which, counts[found]
 
 
 def numbered(codes: Codes) -> tuple[Int64, Int64]:

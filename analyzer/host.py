@@ -14,7 +14,8 @@ import numpy as np
 from analyzer import compiled
 from analyzer.distinct import first_places, present
 from analyzer.intervals import Intervals, ascending, overlaps, remainder, union
-from analyzer.trace import NONE, Bool, Int8, Int32, Int64, Kind, Trace
+from analyzer.narrow import where
+from analyzer.trace import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
 
 
 class Doing(IntEnum):
@@ -144,7 +145,7 @@ class Segments:
 
     start: Int64
     end: Int64
-    row: Int64
+    row: Index
     """[k] the deciding record."""
     doing: Int8
 
@@ -153,6 +154,8 @@ class Segments:
         return Intervals(self.start, self.end)
 
     def where(self, mask: Bool) -> Segments:
+        if mask.all():
+            return self
         return Segments(self.start[mask], self.end[mask], self.row[mask], self.doing[mask])
 
 
@@ -228,11 +231,11 @@ def _launching_threads(trace: Trace, process: int) -> list[int]:
     return [t for t in np.argsort(-count, kind="stable").tolist() if count[t]]
 
 
-def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Int64]:
-    return {thread: np.flatnonzero(host & (trace.thread == thread)) for thread in threads}
+def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Index]:
+    return {thread: where(host & (trace.thread == thread)) for thread in threads}
 
 
-def _is_worker(trace: Trace, thread: int, rows: Int64) -> bool:
+def _is_worker(trace: Trace, thread: int, rows: Index) -> bool:
     if WORKER.search(trace.threads[thread].name):
         return True
     frames = present(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]])
@@ -240,7 +243,7 @@ def _is_worker(trace: Trace, thread: int, rows: Int64) -> bool:
 
 
 def _flatten(
-    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
+    trace: Trace, doing: Int8, rows: Index, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
 ) -> Segments:  # fmt: skip
     """Segments of one thread; writes the enclosing rows of each of its rows to the last four columns."""
     firm = rows[(doing[rows] != Doing.STEP) & (doing[rows] != Doing.NOTHING) & (doing[rows] != Doing.RANGE)]
@@ -276,7 +279,7 @@ def _join(a: Segments, b: Segments, kept: Bool | None = None) -> Segments:
     return Segments(*before)
 
 
-def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments) -> Segments:
+def _with_loose_overhead(trace: Trace, doing: Int8, rows: Index, main: Segments) -> Segments:
     """Profiler overhead that names no thread counts only inside a runtime call of this one."""
     loose = np.flatnonzero((trace.kind == Kind.OVERHEAD) & (trace.thread == NONE) & (doing != Doing.NOTHING))
     calls = rows[trace.kind[rows] == Kind.CALL]
@@ -305,7 +308,7 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Int64, main: Segments)
 
 
 def _sweep(
-    trace: Trace, doing: Int8, rows: Int64, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
+    trace: Trace, doing: Int8, rows: Index, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
 ) -> Segments:  # fmt: skip
     n = len(rows)
     # Each piece begins where a record starts or ends.

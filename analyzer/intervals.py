@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Index = NDArray[np.signedinteger[Any]]
 Int64 = NDArray[np.int64]
+Whole = TypeVar("Whole", bound=np.signedinteger[Any])
 
 
 class Intervals(NamedTuple):
@@ -22,8 +24,8 @@ class Overlaps(NamedTuple):
 
     start: Int64
     end: Int64
-    left: Int64
-    right: Int64
+    left: Index
+    right: Index
 
 
 DENSE = 16  # so many times as large as their number values may be: a table of bits is quicker than sorting them
@@ -109,7 +111,7 @@ def gaps(a: Intervals, start: int, end: int) -> Intervals:
     return subtract(Intervals(np.array([start]), np.array([end])), a)
 
 
-def ascending(values: Int64) -> Int64:
+def ascending(values: NDArray[Whole]) -> NDArray[Whole]:
     """Sorted, each value once: by marking where there are enough of them for their size, as of rows of a trace.
 
     `np.unique` hashes first, which takes many times as long on what is nearly in order.
@@ -117,12 +119,12 @@ def ascending(values: Int64) -> Int64:
     if len(values) and values.min() >= 0 and values.max() < DENSE * len(values):
         there = np.zeros(int(values.max()) + 1, np.bool_)
         there[values] = True
-        return np.flatnonzero(there)
+        return np.flatnonzero(there).astype(values.dtype)
     found = np.sort(values)
     return found[np.concatenate([[True], found[1:] != found[:-1]])] if len(found) else found
 
 
-def grouped(keys: Int64, count: int) -> list[Int64]:
+def grouped(keys: Index, count: int) -> list[Int64]:
     """For each key from 0 to `count` where it stands, in order; others, such as -1, are left out."""
     order = np.argsort(keys, kind="stable")
     ends = np.searchsorted(keys, np.arange(count + 1), sorter=order)

@@ -91,15 +91,16 @@ def join(run: Run, summaries: Sequence[RankSummary], studies: Sequence[Study]) -
     return Joint(tuple(mine), shift, tuple(operation), tuple(meeting), transfer, members)
 
 
-def sweep_part(first_edge: Any, source: Any, weight: Any, origin: int, low: int, high: int, time: Any, by: Any) -> None:
+def sweep_part(first_edge: Any, source: Any, weight: Any, origin: int, low: int, high: int, time: Any) -> None:
     """Longest paths over the points [low, high)."""
     for point in range(low, high):
-        latest, through = origin, -1
-        for edge in range(first_edge[point], first_edge[point + 1]):
+        latest = origin
+        first = first_edge[point]
+        for edge in range(first, first_edge[point + 1]):
             at = time[source[edge]] + weight[edge]
-            if at > latest or through < 0:
-                latest, through = at, edge
-        time[point], by[point] = latest, through
+            if at > latest or edge == first:
+                latest = at
+        time[point] = latest
 
 
 class _Walk:
@@ -107,7 +108,7 @@ class _Walk:
 
     def __init__(self, graph: Graph, origin: int, operation: Int64, original: Graph) -> None:
         self.graph, self.origin, self.operation = graph, origin, operation
-        weight = graph.total_ns.copy()
+        weight = graph.total_ns
         place = np.full(len(graph.row), NONE, np.int64)
         place[operation] = np.arange(len(operation))
         after = np.where(graph.after == NONE, NONE, place[graph.after])
@@ -121,16 +122,16 @@ class _Walk:
         self.duration = graph.duration_ns.copy()
         before = np.maximum(original.duration_ns[operation], 1)
         self.slower = graph.duration_ns[operation] / before
-        time, by = np.zeros(len(graph.point), np.int64), np.full(len(graph.point), NONE, np.int64)
+        time = np.zeros(len(graph.point), np.int64)
         time[0] = origin
         self.at = 1
-        columns: list[Any] = [graph.first_edge, graph.source, weight, time, by]
+        columns: list[Any] = [graph.first_edge, graph.source, weight, time]
         size = len(graph.source)
-        machine_code = compiled.machine_code_of(sweep_part, size, *columns[:3], origin, self.at, len(by), *columns[3:])
+        machine_code = compiled.machine_code_of(sweep_part, size, *columns[:3], origin, self.at, len(time), time)
         self.sweep: Callable[..., None] = machine_code or sweep_part
         if not machine_code:  # lists are faster for Python
             columns = [column.tolist() for column in columns]
-        self.first_edge, self.source, self.weight, self.time, self.by = columns
+        self.first_edge, self.source, self.weight, self.time = columns
         self.open = np.ones(len(operation), np.bool_)
 
     def advance(self) -> list[int]:
@@ -138,7 +139,7 @@ class _Walk:
         stop = int(self.needed[self.open].min(initial=len(self.graph.point)))
         if stop <= self.at:
             return []
-        self.sweep(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time, self.by)
+        self.sweep(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time)
         reached = np.flatnonzero((self.starts >= self.at) & (self.starts < stop))
         self.at = stop
         return [int(i) for i in reached]
@@ -155,7 +156,7 @@ class _Walk:
 
     def replay(self) -> Replay:
         graph = replace(self.graph, duration_ns=self.duration)
-        return Replay(graph, np.asarray(self.time, np.int64), np.asarray(self.by, np.int64))
+        return Replay(graph, np.asarray(self.time, np.int64))
 
 
 def play(joint: Joint, graphs: Sequence[Graph] | None = None, early: frozenset[int] = frozenset()) -> Played:

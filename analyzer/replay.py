@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from analyzer import compiled
 from analyzer.graph import Graph, Point
-from analyzer.trace import NONE, Int64
+from analyzer.trace import Int64
 from analyzer.window import Window
 
 TRUSTED = 0.05  # error and share of unexplained delays together; above it no saving is shown
@@ -24,15 +23,13 @@ class Replay:
     graph: Graph
     time_ns: Int64
     """[p]"""
-    by: Int64
-    """[p] the incoming edge that came last, -1 for the root and for what nothing holds back."""
 
-    @cached_property
+    @property
     def operation_start(self) -> Int64:
         """[m] ns."""
         return self.time_ns[self.graph.operation_point]
 
-    @cached_property
+    @property
     def operation_end(self) -> Int64:
         return self.operation_start + self.graph.duration_ns
 
@@ -40,30 +37,38 @@ class Replay:
 def replay(graph: Graph) -> Replay:
     """Each point as early as its edges allow."""
     time = np.zeros(len(graph.point), np.int64)
-    by = np.full(len(graph.point), NONE, np.int64)
-    time[0] = graph.trace.origin_ns
     compiled.call(
-        sweep_longest, len(graph.source), (graph.first_edge, graph.source, graph.total_ns, int(time[0])), (time, by)
-    )
-    return Replay(graph, time, by)
+        sweep_longest,
+        len(graph.source),
+        (
+            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns,
+            graph.point == Point.OPERATION, graph.ref, graph.delay_ns, graph.trace.origin_ns,
+        ),
+        (time,),
+    )  # fmt: skip
+    return Replay(graph, time)
 
 
-def sweep_longest(first_edge: Any, source: Any, weight: Any, origin: int, time: Any, by: Any) -> None:
+def sweep_longest(
+    source: Any, target: Any, weight: Any, after: Any, duration: Any, is_operation: Any, ref: Any, delay: Any,
+    origin: int, time: Any,
+) -> None:  # fmt: skip
     """Longest paths from the root over points in topological order. A point without an edge comes at the origin."""
-    time[0] = origin
-    edge = first_edge[1]
-    for point in range(1, len(first_edge) - 1):
-        last = first_edge[point + 1]
+    edge = 0
+    count = len(source)
+    for point in range(len(time)):
         latest = origin
-        through = -1
-        while edge < last:
+        first = edge
+        while edge < count and target[edge] == point:
             at = time[source[edge]] + weight[edge]
-            if at > latest or through < 0:
+            if after[edge] >= 0:
+                at += duration[after[edge]]
+            if at > latest or edge == first:
                 latest = at
-                through = edge
             edge += 1
+        if edge > first and is_operation[point]:
+            latest += delay[ref[point]]
         time[point] = latest
-        by[point] = through
 
 
 def wall_ns(done: Replay, window: Window, device: int) -> int:

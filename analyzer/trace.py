@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.narrow import where
+
 if TYPE_CHECKING:
     import hta.common.trace
     import pandas
@@ -22,6 +24,8 @@ Int8 = NDArray[np.int8]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
+Index = NDArray[np.signedinteger[Any]]
+"""Numbers of rows, places and the like: int32 where that holds them."""
 
 NONE = -1
 
@@ -184,9 +188,9 @@ class Trace:
         return len(self.start_ns)
 
     @cached_property
-    def operations(self) -> Int64:
+    def operations(self) -> Index:
         """Rows of device operations: kernels, graph replays, copies and sets."""
-        return np.flatnonzero((self.kind >= FIRST_OPERATION) & (self.kind <= LAST_OPERATION))
+        return where((self.kind >= FIRST_OPERATION) & (self.kind <= LAST_OPERATION))
 
     def rows(self, *kinds: Kind) -> Int64:
         """Rows of these kinds, in time order."""

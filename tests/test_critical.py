@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
+from analyzer import compiled
 from analyzer.attribution import CATEGORIES
-from analyzer.critical import CriticalPath, binding_edges, critical_path
+from analyzer.critical import CriticalPath, critical_path
 from analyzer.study import Request, Study, studies
 from analyzer.window import Window
 from tests.build import Event, annotation, call, kernel, op, step, sync, trace
@@ -89,14 +90,27 @@ def test_it_goes_through_the_thread_that_handed_over() -> None:
     assert path.operations.tolist() == [2]
 
 
-def test_the_binding_edge_is_the_one_that_comes_last() -> None:
+def test_it_follows_the_edges_that_come_last() -> None:
     for seed in range(10):
-        graph = random_study(seed).graph
-        by = binding_edges(graph)
+        one = random_study(seed)
+        graph, path = one.graph, one.critical_path
         arrives = graph.time_ns[graph.source] + graph.total_ns
-        for point in range(1, len(graph.point)):
-            incoming = np.flatnonzero(graph.target == point)
-            assert by[point] == (incoming[np.argmax(arrives[incoming])] if len(incoming) else -1)
+        for edge, before in zip(path.edges[1:].tolist(), path.edges.tolist(), strict=False):
+            incoming = np.flatnonzero(graph.target == graph.source[before])
+            assert edge == incoming[np.argmax(arrives[incoming])]
+
+
+def test_the_compiled_walk_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    for seed in range(10):
+        one = random_study(seed)
+        plain = critical_path(one.graph, one.window, 0)
+        for name in ("LARGE", "WORTH_LOADING", "WORTH_CALLING"):
+            monkeypatch.setattr(compiled, name, 0)
+        fast = critical_path(one.graph, one.window, 0)
+        monkeypatch.undo()
+        assert plain.edges.tolist() == fast.edges.tolist()
+        assert plain.by_cause == fast.by_cause
 
 
 def test_a_window_that_ends_with_a_step() -> None:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "analyzer"
 
 LAYERS: tuple[set[str], ...] = (
-    {"machine_code"},
+    {"machine_code", "narrow"},
     {"errors", "compiled", "intervals", "distinct", "heap", "lean", "units"},
     {"trace", "sharing"},
     {"ingest", "kernels", "facts", "shapes", "lookup", "run", "align"},

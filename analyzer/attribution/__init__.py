@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Timeline, exposed
-from analyzer.trace import Bool, Int8, Int64
+from analyzer.narrow import blocks
+from analyzer.trace import Bool, Index, Int8, Int64
 
 CATEGORIES = {
     "ideal": "useful",
@@ -68,13 +69,13 @@ class Pieces:
 
     start: Int64
     end: Int64
-    gap: Int64
+    gap: Index
     """[k] index into the timeline's gaps."""
     cause: Int8
     """[k] index into IDLE."""
     side: Int8
     """[k] index into SIDES."""
-    row: Int64
+    row: Index
     """[k] the record that decided (for a refill: the blocking call), -1 when nothing was recorded."""
     modelled: Bool
     """[k] rests on a threshold or an inference, not on a record alone."""
@@ -126,15 +127,7 @@ class Attribution:
         sums: dict[Item, int] = defaultdict(int)
         for what, busy_ns in exposed(self.timeline, start, end):
             sums[_busy_item(what)] += busy_ns
-        pieces = self.pieces
-        ns = np.minimum(pieces.end, end) - np.maximum(pieces.start, start)
-        inside = np.flatnonzero(ns > 0)
-        waits = np.flatnonzero(pieces.cause == CODE["host-sync"])
-        refill = np.zeros(len(pieces.cause), np.int64)
-        refill[waits] = 1 + np.isin(pieces.row[waits], self.blocking.row[self.blocking.is_copy])
-        key = ((pieces.cause.astype(np.int64) * 3 + pieces.side) * 2 + pieces.modelled) * 3 + refill
-        totals = np.zeros(int(key[inside].max()) + 1 if len(inside) else 0, np.int64)
-        np.add.at(totals, key[inside], ns[inside])
+        totals = self._idle_totals(start, end)
         for number in np.flatnonzero(totals).tolist():
             rest, detail = divmod(number, 3)
             rest, modelled = divmod(rest, 2)
@@ -146,6 +139,21 @@ class Attribution:
             sums[item] += int(totals[number])
         items = [item._replace(ns=ns) for item, ns in sums.items() if ns]
         return tuple(sorted(items, key=lambda item: -item.ns))
+
+    def _idle_totals(self, start: int, end: int) -> Int64:
+        """ns of idle time in [start, end) by cause, side, grade and what a wait was for, as one number."""
+        pieces = self.pieces
+        copies = self.blocking.row[self.blocking.is_copy]
+        totals = np.zeros(len(IDLE) * 3 * 2 * 3, np.int64)
+        for part in blocks(len(pieces)):
+            ns = np.minimum(pieces.end[part], end) - np.maximum(pieces.start[part], start)
+            at = np.flatnonzero(ns > 0) + part.start
+            cause = pieces.cause[at].astype(np.int64)
+            waits = cause == CODE["host-sync"]
+            refill = np.where(waits, 1 + np.isin(pieces.row[at], copies), 0) if waits.any() else 0
+            key = ((cause * 3 + pieces.side[at]) * 2 + pieces.modelled[at]) * 3 + refill
+            np.add.at(totals, key, ns[at - part.start])
+        return totals
 
     def by_cause(self, start: int, end: int) -> dict[str, int]:
         """ns of each cause in [start, end)."""

@@ -15,7 +15,8 @@ from analyzer.attribution.pieces import in_time_order, stretch, take, with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline, blocking_calls
 from analyzer.host import Doing
 from analyzer.intervals import Overlaps, ascending
-from analyzer.trace import NONE, Int8, Int64
+from analyzer.narrow import constant, where
+from analyzer.trace import NONE, Index, Int8, Int64
 
 CREDIT_LAUNCHES = 1_000  # a queue this deep has refilled, whatever a synchronisation before it cost
 UNEXPLAINED_NS = (50_000, 200_000)  # bounds of what a submitted operation may wait and still be explained
@@ -39,32 +40,33 @@ def attribute(timeline: Timeline) -> Attribution:
         ]
     )
     pieces = _refills(timeline, pieces, blocking)
+    timeline.forget()
     return Attribution(timeline, pieces, blocking, latency, queued, explained)
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:
     """Median call start to operation start of launches into an idle device; else the shortest of any launch, unless
     even that one waited in a queue."""
-    into_idle = gaps.interior & ~gaps.unlinked & (timeline.launch_start[gaps.closing] >= gaps.start)
-    into_idle &= gaps.submitted < gaps.end
-    if into_idle.any():
-        return int(np.median((gaps.end - gaps.submitted)[into_idle]))
-    delays = (timeline.start - timeline.launch_start)[timeline.linked]
+    at = where(gaps.interior & ~gaps.unlinked & (gaps.submitted < gaps.end))
+    at = at[timeline.trace.start_ns[gaps.launch[at]] >= gaps.start[at]]
+    if len(at):
+        return int(np.median(gaps.end[at] - gaps.submitted[at]))
+    linked = where(timeline.linked)
+    delays = timeline.start[linked] - timeline.trace.start_ns[timeline.launch[linked]]
     return min(int(delays[delays >= 0].min()), UNEXPLAINED_NS[0]) if (delays >= 0).any() else 0
 
 
 def _queued_gap(gaps: Gaps) -> int | None:
-    queued = gaps.interior & ~gaps.unlinked & gaps.after & (gaps.returned == gaps.start)
-    return int(np.median((gaps.end - gaps.start)[queued])) if queued.any() else None
+    queued = where(gaps.interior & ~gaps.unlinked & gaps.after & (gaps.returned == gaps.start))
+    return int(np.median(gaps.end[queued] - gaps.start[queued])) if len(queued) else None
 
 
 def _submitted_side(timeline: Timeline, gaps: Gaps, calls: Calls, latency: int, explained: int) -> Iterable[Pieces]:
     """From the launch call's start to the operation's (rules 6 and 7)."""
-    launch = np.where(gaps.closing == NONE, NONE, timeline.launch[gaps.closing])
-    every = np.flatnonzero(~gaps.unlinked & (gaps.submitted < gaps.end))
+    every = where(~gaps.unlinked & (gaps.submitted < gaps.end))
     begin, running, end = gaps.submitted[every], gaps.returned[every], gaps.end[every]
-    row = launch[every]
-    into_idle = timeline.launch_start[gaps.closing[every]] >= gaps.start[every]
+    row = gaps.launch[every]
+    into_idle = timeline.trace.start_ns[row] >= gaps.start[every]
     late = np.minimum(begin + latency, running)
     yield stretch(begin, late, every, "launch-latency", row)
     call_from = late
@@ -86,7 +88,7 @@ def _submitted_side(timeline: Timeline, gaps: Gaps, calls: Calls, latency: int, 
     yield stretch(wait, end, every, "device-unknown", row)
 
 
-def _call_causes(timeline: Timeline, row: Int64, stretch: Int64, calls: Calls) -> Int8:
+def _call_causes(timeline: Timeline, row: Index, stretch: Int64, calls: Calls) -> Int8:
     cause = np.full(len(row), CODE["launch-call"], np.int8)
     copy_call = timeline.host.doing[row] == Doing.COPY_CALL
     cause[copy_call & (stretch > STAGING_NS)] = CODE["copy-staging"]
@@ -96,14 +98,15 @@ def _call_causes(timeline: Timeline, row: Int64, stretch: Int64, calls: Calls) -
 
 
 def _unlinked(gaps: Gaps) -> Iterable[Pieces]:
-    at = np.flatnonzero(gaps.unlinked)
-    none = np.full(len(at), NONE)
-    yield with_cause(Overlaps(gaps.start[at], gaps.end[at], at, none), CODE["device-unknown"], UNLINKED, none)
+    at = where(gaps.unlinked)
+    start, end = (gaps.start, gaps.end) if gaps.unlinked.all() else (gaps.start[at], gaps.end[at])
+    none = constant(NONE, len(at), np.int32)
+    yield with_cause(Overlaps(start, end, at, none), CODE["device-unknown"], UNLINKED, none)
 
 
 def _refills(timeline: Timeline, pieces: Pieces, blocking: Blocking) -> Pieces:
     """Rule 5: generic host time after a blocking call is the call's, as far as the call had waited on running work."""
-    generic = np.flatnonzero((pieces.side == HOST) & np.isin(pieces.cause, GENERIC))
+    generic = where((pieces.side == HOST) & np.isin(pieces.cause, GENERIC))
     calls = np.flatnonzero(blocking.busy_ns > 0)
     if not len(generic) or not len(calls):
         return pieces
@@ -153,7 +156,7 @@ def spend_credit(
                     sync_row[i] = row[oldest]
 
 
-def _relabel(pieces: Pieces, generic: Int64, taken: dict[str, Int64], source: dict[str, Int64]) -> Pieces:
+def _relabel(pieces: Pieces, generic: Index, taken: dict[str, Int64], source: dict[str, Int64]) -> Pieces:
     """Cut each generic piece into what syncs pay, what blocking copies pay, and what stays."""
     start, end = pieces.start[generic], pieces.end[generic]
     first, second = start + taken["sync"], start + taken["sync"] + taken["copy"]

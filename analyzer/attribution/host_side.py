@@ -12,7 +12,8 @@ from analyzer.attribution.pieces import with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline
 from analyzer.host import Doing, Host, Segments
 from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder
-from analyzer.trace import NONE, Bool, Int8, Int64, Kind
+from analyzer.narrow import constant, index_type, places, where
+from analyzer.trace import NONE, Bool, Index, Int8, Int64, Kind
 
 GAPS_AT_ONCE = 4_096
 HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for Python
@@ -21,8 +22,10 @@ HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for
 def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) -> Iterable[Pieces]:
     """What the launching thread did before the closing operation was submitted (rules 2 to 4)."""
     parts = Intervals(gaps.start, gaps.submitted)
-    keep = np.flatnonzero((parts.end > parts.start) & ~gaps.unlinked)
-    left = Overlaps(parts.start[keep], parts.end[keep], keep, np.full(len(keep), NONE))
+    keep = where((parts.end > parts.start) & ~gaps.unlinked)
+    if not len(keep):
+        return
+    left = Overlaps(parts.start[keep], parts.end[keep], keep, constant(NONE, len(keep), np.int32))
     host = timeline.host
     passes = list(_candidates(gaps, host))
     returned = np.sort(timeline.trace.end_ns[blocking.row])
@@ -45,18 +48,20 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) 
     yield with_cause(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))
 
 
-def _candidates(gaps: Gaps, host: Host) -> Iterable[Int64]:
+def _candidates(gaps: Gaps, host: Host) -> Iterable[Index]:
     """[g] threads to ask, best first: the closing launch's, the previous gap's, then the others by launches."""
     yield gaps.thread
-    known = np.maximum.accumulate(np.where(gaps.thread != NONE, np.arange(len(gaps)), -1))
-    previous = np.concatenate([[-1], known[:-1]]) if len(gaps) else known
-    yield np.where(previous >= 0, gaps.thread[previous], NONE)
+    number = places(len(gaps))
+    known = np.maximum.accumulate(np.where(gaps.thread != NONE, number, number.dtype.type(NONE)))
+    previous = np.full_like(known, NONE)
+    previous[1:] = known[:-1]
+    yield np.where(previous >= 0, gaps.thread[previous], np.int32(NONE))
     for thread in host.launching:
-        yield np.full(len(gaps), thread, np.int64)
+        yield constant(thread, len(gaps), np.int32)
 
 
 def _claim(
-    left: Overlaps, threads: Int64, segments: dict[int, Segments], give: Callable[[Overlaps, Segments], Pieces]
+    left: Overlaps, threads: Index, segments: dict[int, Segments], give: Callable[[Overlaps, Segments], Pieces]
 ) -> tuple[Overlaps, list[Pieces]]:
     """Give the parts that are left (`left.left` is their gap) to their gap's thread where it has a segment.
 
@@ -127,9 +132,9 @@ def _python_holes(timeline: Timeline, segments: Segments) -> bool:
     return not timeline.trace.has_frames and bool((timeline.trace.kind[segments.row] == Kind.OPERATOR).any())
 
 
-def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Int64:
+def _waiting_rows(left: Overlaps, gaps: Gaps, host: Host) -> Index:
     """[k] for unexplained parts the waiting frame of the closing thread, where it shows one."""
-    rows = np.full(len(left.start), NONE, np.int64)
+    rows = np.full(len(left.start), NONE, index_type(len(host.trace)))
     for thread, segments in host.segments.items():
         at = np.searchsorted(segments.start, left.start, side="right") - 1
         inside = (
@@ -163,7 +168,7 @@ def _record_pieces(
 
 
 def _record_causes(
-    timeline: Timeline, row: Int64, doing: Int8, ns: Int64, blocking: Blocking, calls: Calls
+    timeline: Timeline, row: Index, doing: Int8, ns: Int64, blocking: Blocking, calls: Calls
 ) -> tuple[Int8, Bool]:
     """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
     cause = _BY_DOING[doing]

@@ -6,10 +6,10 @@ import numpy as np
 
 from analyzer.attribution import CODE, SUBMITTED, Pieces
 from analyzer.intervals import Overlaps
-from analyzer.trace import Int64
+from analyzer.trace import Index, Int64
 
 
-def stretch(start: Int64, end: Int64, gap: Int64, cause: str, row: Int64) -> Pieces:
+def stretch(start: Int64, end: Int64, gap: Index, cause: str, row: Index) -> Pieces:
     """Time after the submission that a record explains; stretches without length are left out."""
     keep = np.flatnonzero(end > start)
     n = len(keep)
@@ -19,7 +19,7 @@ def stretch(start: Int64, end: Int64, gap: Int64, cause: str, row: Int64) -> Pie
     )  # fmt: skip
 
 
-def with_cause(found: Overlaps, cause: int, side: int, row: Int64, *, modelled: bool = False) -> Pieces:
+def with_cause(found: Overlaps, cause: int, side: int, row: Index, *, modelled: bool = False) -> Pieces:
     """What was found in the gaps, all of one cause."""
     n = len(found.start)
     return Pieces(
@@ -29,13 +29,20 @@ def with_cause(found: Overlaps, cause: int, side: int, row: Int64, *, modelled: 
 
 
 def in_time_order(parts: list[Pieces]) -> Pieces:
-    """All parts as one."""
-    order = np.argsort(np.concatenate([part.start for part in parts]), kind="stable")
-    return Pieces(
-        *(np.concatenate([getattr(part, name) for part in parts])[order] for name in Pieces.__dataclass_fields__)
-    )
+    """All parts as one. They are used up."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    start = np.concatenate([part.start for part in parts]) if len(parts) > 1 else parts[0].start
+    order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    del start
+    if order is None and len(parts) == 1:
+        return parts[0]
+    columns = []
+    for name in Pieces.__dataclass_fields__:
+        column = np.concatenate([vars(part).pop(name) for part in parts])
+        columns.append(column if order is None else column[order])
+    return Pieces(*columns)
 
 
-def take(pieces: Pieces, at: Int64) -> Pieces:
+def take(pieces: Pieces, at: Index) -> Pieces:
     """Those at these places."""
     return Pieces(*(getattr(pieces, name)[at] for name in Pieces.__dataclass_fields__))

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analyzer.device_timeline import Timeline
-from analyzer.trace import NONE, Bool, Int8, Int64, Trace
+from analyzer.narrow import blocks, index_type
+from analyzer.trace import NONE, Bool, Index, Int8, Int64, Trace
 
 if TYPE_CHECKING:
     import networkx
@@ -49,7 +50,10 @@ class Edge(IntEnum):
 
 @dataclass(frozen=True)
 class Graph:
-    """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target."""
+    """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target.
+
+    Numbers of points, edges, operations and rows are int32 where that holds them, times int64.
+    """
 
     trace: Trace
     timelines: tuple[Timeline, ...]
@@ -57,33 +61,33 @@ class Graph:
     """[p] Point. Point 0 is the root."""
     time_ns: Int64
     """[p] measured."""
-    ref: Int64
+    ref: Index
     """[p] index into the operations; row in the trace for calls, returns and marks; -1 for the root."""
-    source: Int64
+    source: Index
     """[e] point."""
-    target: Int64
+    target: Index
     """[e] point, ascending."""
     weight_ns: Int64
     """[e] without the duration of `after`."""
-    after: Int64
+    after: Index
     """[e] operation whose duration is to pass as well (the edge starts at its end), -1 for none."""
     kind: Int8
     """[e] Edge."""
     modelled: Bool
     """[e] inferred (no event names it, or a nominal weight) rather than read off a record."""
-    row: Int64
+    row: Index
     """[m] trace row of each operation; m operations of all devices."""
-    device: Int64
+    device: Index
     """[m] index into `timelines`."""
     duration_ns: Int64
     """[m]"""
     delay_ns: Int64
     """[m] wait that no edge explains; 0 for nearly all."""
-    host_edge: Int64
+    host_edge: Index
     """[h] host time on edges, by cause: the edge it is part of, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
     host_ns: Int64
-    operation_point: Int64
+    operation_point: Index
     """[m] point of each operation's start."""
     queued_gap_ns: int
     """Nominal distance between operations of a stream; likewise inside a graph replay."""
@@ -92,16 +96,24 @@ class Graph:
     """Nominal time from launch call to operation."""
 
     @cached_property
-    def first_edge(self) -> Int64:
+    def first_edge(self) -> Index:
         """[p + 1] where each point's incoming edges begin."""
-        return np.concatenate([[0], np.cumsum(np.bincount(self.target, minlength=len(self.point)))])
+        first = np.empty(len(self.point) + 1, index_type(len(self.target)))
+        for part in blocks(len(first)):
+            first[part] = np.searchsorted(self.target, np.arange(part.start, part.stop))
+        return first
 
-    @cached_property
+    @property
     def total_ns(self) -> Int64:
-        """[e] weight with durations and delays."""
-        total = self.weight_ns + np.where(self.after != NONE, self.duration_ns[self.after], 0)
-        of_operation = self.point[self.target] == Point.OPERATION
-        return total + np.where(of_operation, self.delay_ns[self.ref[self.target] * of_operation], 0)
+        """[e] weight with durations and delays; worked out anew each time."""
+        total = self.weight_ns.copy()
+        for part in blocks(len(total)):
+            after = self.after[part]
+            total[part] += np.where(after != NONE, self.duration_ns[after], 0)
+            target = self.target[part]
+            of_operation = self.point[target] == Point.OPERATION
+            total[part] += np.where(of_operation, self.delay_ns[self.ref[target] * of_operation], 0)
+        return total
 
     @cached_property
     def stream(self) -> Int64:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from analyzer import compiled
 from analyzer.attribution import CODE, Attribution
 from analyzer.device_timeline import Blocking, Timeline
 from analyzer.graph import Edge, Graph, Point
@@ -18,6 +20,7 @@ from analyzer.graph.operations import (
     Operations,
     all_blocking,
     collect_calls,
+    merge_operations,
     own_operation,
     queue_full,
     waited_for,
@@ -25,7 +28,8 @@ from analyzer.graph.operations import (
 from analyzer.graph.waits import Waits, event_waits
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.trace import NONE, Int8, Int64, Trace
+from analyzer.narrow import index_type, places, where
+from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
 
@@ -34,12 +38,7 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     """The graph of one process from the attributions of its devices. `marks` are rows of step markers."""
     timelines = tuple(a.timeline for a in attributions)
     trace, host = timelines[0].trace, timelines[0].host
-    row = np.concatenate([t.row for t in timelines])
-    device = np.repeat(np.arange(len(timelines)), [len(t.row) for t in timelines])
-    order = np.argsort(row, kind="stable")
-    row, device = row[order], device[order]
-    start, end = trace.start_ns[row], trace.end_ns[row]
-    operations = Operations(trace, row, device, start, end)
+    operations = merge_operations(timelines)
     blocking = all_blocking(attributions, operations)
     queue = queue_full(operations, trace)
     calls = collect_calls(
@@ -47,14 +46,15 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     )
 
     # Provisional points: root, operations, call starts (marks among them), returns.
-    m, c = len(row), len(calls.row)
-    op_point = 1 + np.arange(m)
-    call_point = 1 + m + np.arange(c)
-    returns = np.flatnonzero(calls.waits)
-    return_point = np.full(c, NONE, np.int64)
-    return_point[returns] = 1 + m + c + np.arange(len(returns))
+    m, c = len(operations.row), len(calls.row)
+    returns = where(calls.waits)
+    kind = index_type(1 + m + c + len(returns))
+    op_point = np.arange(1, 1 + m, dtype=kind)
+    call_point = np.arange(1 + m, 1 + m + c, dtype=kind)
+    return_point = np.full(c, NONE, kind)
+    return_point[returns] = np.arange(1 + m + c, 1 + m + c + len(returns))
 
-    edges = Edges([], [], [], [], [], [])
+    edges = Edges(kind)
     spans = add_host_edges(trace, host, calls, call_point, return_point, edges)
     waits = event_waits(trace, timelines[0].process, host, operations)
     excess = call_excess(attributions, operations)
@@ -64,66 +64,54 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     _stream_edges(operations, op_point, nominal, edges)
     _event_edges(operations, waits, op_point, nominal, edges)
     freed = _return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges)
-    return _finish(
-        trace,
-        timelines,
-        operations,
-        calls,
-        edges,
-        spans,
-        freed,
-        nominal,
-        extra,
-        op_point,
-        call_point,
-        return_point,
-        attributions,
-    )
+    return _finish(trace, timelines, operations, calls, edges, spans, freed, nominal, extra, attributions)
 
 
 def _launch_edges(
-    operations: Operations, calls: Calls, call_point: Int64, op_point: Int64, nominal: Nominal,
+    operations: Operations, calls: Calls, call_point: Index, op_point: Index, nominal: Nominal,
     extra: tuple[Int64, Int8, Int64], edges: Edges,
 ) -> None:  # fmt: skip
-    at = np.flatnonzero(operations.first)
-    place = np.argsort(np.where(calls.mark, NONE, calls.row), kind="stable")
-    call = place[np.searchsorted(np.where(calls.mark, NONE, calls.row)[place], operations.launch[at])]
+    at = where(operations.first)
+    if not len(at):
+        return
+    point = np.full(len(operations.trace), NONE, call_point.dtype)
+    submits = np.flatnonzero(~calls.mark)
+    point[calls.row[submits]] = call_point[submits]
+    source = point[operations.launch[at]]
+    del point, submits
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
     # What started sooner than is usual shows that it could.
-    weight = np.minimum(nominal.launch + late, operations.start - operations.launch_start)
-    edges.add(call_point[call], op_point[at], weight[at], Edge.LAUNCH)
+    weight = np.minimum(nominal.launch[at] + late[at], operations.start[at] - operations.launch_start(at))
+    edges.add(source, op_point[at], weight, Edge.LAUNCH)
 
 
-def _stream_edges(operations: Operations, op_point: Int64, nominal: Nominal, edges: Edges) -> None:
+def _stream_edges(operations: Operations, op_point: Index, nominal: Nominal, edges: Edges) -> None:
     """Stream order; inside a replay also the node that ended last before; orphans keep their measured distance."""
-    previous = operations.previous
-    gap = operations.start - operations.end[previous]
-    orphan = ~operations.linked
-    first_orphan = orphan & (previous == NONE)
-    edges.add(
-        np.zeros(int(first_orphan.sum()), np.int64), op_point[first_orphan],
-        (operations.start - operations.trace.origin_ns)[first_orphan], Edge.DISTANCE,
-    )  # fmt: skip
-    at = np.flatnonzero(orphan & (previous != NONE))
-    edges.add(op_point[previous[at]], op_point[at], gap[at], Edge.DISTANCE, after=previous[at])
-    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
+    previous, start = operations.previous, operations.start
+    alone = previous == NONE
+    at = where(~operations.linked & alone)
+    edges.add(np.zeros(len(at), op_point.dtype), op_point[at], start[at] - operations.trace.origin_ns, Edge.DISTANCE)
+    at = where(~operations.linked & ~alone)
+    before = previous[at]
+    edges.add(op_point[before], op_point[at], start[at] - operations.end[before], Edge.DISTANCE, after=before)
+    same_graph = operations.same_graph
     for mask, ns, kind in (
-        (~orphan & (previous != NONE) & ~same_graph, nominal.queued_ns, Edge.STREAM),
-        (~orphan & same_graph, nominal.graph_ns, Edge.GRAPH),
+        (operations.linked & ~alone & ~same_graph, nominal.queued_ns, Edge.STREAM),
+        (operations.linked & same_graph, nominal.graph_ns, Edge.GRAPH),
     ):
-        at = np.flatnonzero(mask)
+        at = where(mask)
+        before = previous[at]
         # An operation that overlaps its predecessor (programmatic dependent launch) keeps its overlap.
-        edges.add(
-            op_point[previous[at]], op_point[at], np.minimum(gap[at], ns), kind, after=previous[at], modelled=False
-        )
+        weight = np.minimum(start[at] - operations.end[before], ns)
+        edges.add(op_point[before], op_point[at], weight, kind, after=before, modelled=False)
     source, node = nominal.branches
-    gap = operations.start[node] - operations.end[source]
+    gap = start[node] - operations.end[source]
     edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, after=source)
 
 
 def _event_edges(
-    operations: Operations, waits: Waits, op_point: Int64, nominal: Nominal, edges: Edges
+    operations: Operations, waits: Waits, op_point: Index, nominal: Nominal, edges: Edges
 ) -> None:  # fmt: skip
     """A stream waits for an event."""
     gap = operations.start[waits.waiter] - operations.end[waits.source]
@@ -134,8 +122,8 @@ def _event_edges(
 
 
 def _return_edges(
-    host: Host, operations: Operations, calls: Calls, blocking: Blocking, queue: Int64, call_point: Int64,
-    return_point: Int64, op_point: Int64, edges: Edges,
+    host: Host, operations: Operations, calls: Calls, blocking: Blocking, queue: Int64, call_point: Index,
+    return_point: Index, op_point: Index, edges: Edges,
 ) -> tuple[Int64, Int8, Int64]:  # fmt: skip
     """When a call that waits returns: its own cost at least, and after what it waits for.
 
@@ -186,64 +174,75 @@ def _usual_call_ns(operations: Operations, queue: Int64) -> int:
 
 def _finish(
     trace: Trace, timelines: tuple[Timeline, ...], operations: Operations, calls: Calls, edges: Edges, spans: Spans,
-    freed: tuple[Int64, Int8, Int64], nominal: Nominal, extra: tuple[Int64, Int8, Int64], op_point: Int64,
-    call_point: Int64, return_point: Int64, attributions: Sequence[Attribution],
+    freed: tuple[Int64, Int8, Int64], nominal: Nominal, extra: tuple[Int64, Int8, Int64],
+    attributions: Sequence[Attribution],
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
-    m = len(op_point)
-    returns = np.flatnonzero(calls.waits)
+    m, returns = len(operations.row), where(calls.waits)
     time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
-    point = np.concatenate(
-        [
-            [Point.ROOT],
-            np.full(m, Point.OPERATION),
-            np.where(calls.mark, Point.MARK, Point.CALL),
-            np.full(len(returns), Point.RETURN),
-        ]
-    ).astype(np.int8)
-    ref = np.concatenate([[NONE], np.arange(m), calls.row, calls.row[returns]])
-    # Equal times: operations, then returns, then calls; an operation never before its own launch.
-    key = time.copy()
-    rank = np.choose(point, [0, 1, 3, 2, 3])
-    key[op_point] = np.where(operations.first, np.maximum(operations.start, operations.launch_start), operations.start)
-    key[op_point] = _not_before_predecessors(operations, key[op_point])
-    late = operations.first & (operations.launch_start >= operations.start)
-    rank[op_point[late | (key[op_point] > operations.start)]] = 4
-    rank[0], key[0] = -1, min(int(key.min()), trace.origin_ns)
-    order = np.lexsort((np.arange(len(time)), rank, key))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    source, target = place[np.concatenate(edges.source)], place[np.concatenate(edges.target)]
-    columns = [np.concatenate(getattr(edges, name)) for name in ("weight", "after", "kind", "modelled")]
-    forward = source < target
-    number = np.flatnonzero(forward)
-    by_target = number[np.argsort(target[number], kind="stable")]
-    weight, after, kind, modelled = (column[by_target] for column in columns)
-    new_edge = np.full(len(source), NONE, np.int64)
-    new_edge[by_target] = np.arange(len(by_target))
+    count = len(time)
+    point = np.empty(count, np.int8)
+    point[0] = Point.ROOT
+    point[1 : 1 + m] = Point.OPERATION
+    point[1 + m : 1 + m + len(calls.row)] = np.where(calls.mark, np.int8(Point.MARK), np.int8(Point.CALL))
+    point[count - len(returns) :] = Point.RETURN
+    order = _order(operations, time, point)
+    place = np.empty(count, order.dtype)
+    place[order] = places(count)
+    ref = np.concatenate(
+        [[NONE], places(m), calls.row, calls.row[returns]], dtype=index_type(max(len(trace), m)), casting="same_kind"
+    )
+    time, point, ref = time[order], point[order], ref[order]
+    del order, calls
+    source, target, weight, after, kind, modelled, new_edge = edges.placed(place)
     host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
-    launch_edge = np.full(m, NONE, np.int64)
+    freed_edge = new_edge[freed[0]]
+    del spans, new_edge
+    launch_edge = np.full(m, NONE, index_type(len(source)))
     launches = np.flatnonzero(kind == Edge.LAUNCH)
-    launch_edge[ref[order][target[by_target][launches]]] = launches
-    host_edge = np.concatenate([host_edge, launch_edge[extra[0]], new_edge[freed[0]]])
+    launch_edge[ref[target[launches]]] = launches
+    del launches
+    host_edge = np.concatenate([host_edge, launch_edge[extra[0]], freed_edge])
+    del launch_edge
     known = np.flatnonzero(host_edge != NONE)
     graph = Graph(
-        trace=trace, timelines=timelines, point=point[order], time_ns=time[order], ref=ref[order],
-        source=source[by_target], target=target[by_target], weight_ns=weight, after=after, kind=kind, modelled=modelled,
+        trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
+        source=source, target=target, weight_ns=weight, after=after, kind=kind, modelled=modelled,
         row=operations.row, device=operations.device, duration_ns=operations.end - operations.start,
         delay_ns=np.zeros(m, np.int64),
-        host_edge=host_edge[known],
+        host_edge=host_edge[known].astype(source.dtype),
         host_cause=np.concatenate([host_cause, extra[1], freed[1]]).astype(np.int8)[known],
         host_ns=np.concatenate([host_ns, extra[2], freed[2]])[known],
-        operation_point=place[op_point], queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
+        operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip
     return replace(graph, delay_ns=_unexplained_delays(graph, nominal.explained_ns))
 
 
+def _order(operations: Operations, time: Int64, point: Int8) -> Index:
+    """The provisional points in an order in which every edge goes forward.
+
+    Equal times: operations, then returns, then calls; an operation never before its own launch.
+    """
+    m = len(operations.row)
+    rank = np.array([0, 1, 3, 2, 3], np.int8)[point]
+    key = time.copy()
+    first = where(operations.first)
+    launched = operations.launch_start(first)
+    key[1 + first] = np.maximum(time[1 + first], launched)
+    key[1 : 1 + m] = _not_before_predecessors(operations, key[1 : 1 + m])
+    rank[1 + first[launched >= time[1 + first]]] = 4
+    rank[1 : 1 + m][key[1 : 1 + m] > time[1 : 1 + m]] = 4
+    rank[0], key[0] = -1, min(int(key.min()), operations.trace.origin_ns)
+    del first, launched
+    return np.lexsort((rank, key)).astype(index_type(len(key)))
+
+
 def _not_before_predecessors(operations: Operations, key: Int64) -> Int64:
     """Where skewed clocks moved an operation behind its launch, those after it on its stream move with it."""
     moved = np.flatnonzero(key > operations.start)
+    if not len(moved):
+        return key
     result = key.copy()
     for lane in ascending(operations.lane[moved]).tolist():
         mine = np.flatnonzero(operations.lane == lane)
@@ -253,8 +252,36 @@ def _not_before_predecessors(operations: Operations, key: Int64) -> Int64:
 
 def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
     """[m] how much later an operation started than its edges say, where that is more than noise."""
-    expected = np.full(len(graph.point), np.iinfo(np.int64).min)
-    np.maximum.at(expected, graph.target, graph.time_ns[graph.source] + graph.total_ns)
-    late = graph.time_ns[graph.operation_point] - expected[graph.operation_point]
-    late[expected[graph.operation_point] == np.iinfo(np.int64).min] = 0
-    return np.where(late > explained_ns, late, 0)
+    delay = np.zeros(len(graph.row), np.int64)  # nearly all of them stay so, and take no memory
+    compiled.call(
+        sweep_delays,
+        len(graph.source),
+        (
+            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns, graph.point == Point.OPERATION,
+            graph.ref, graph.time_ns, explained_ns,
+        ),
+        (delay,),
+    )  # fmt: skip
+    return delay
+
+
+def sweep_delays(
+    source: Any, target: Any, weight: Any, after: Any, duration: Any, is_operation: Any, ref: Any, time: Any,
+    explained: int, delay: Any,
+) -> None:  # fmt: skip
+    """How much later than its edges say an operation with edges comes, where that is more than `explained`."""
+    edge = 0
+    count = len(source)
+    while edge < count:
+        point = target[edge]
+        first = edge
+        latest = 0
+        while edge < count and target[edge] == point:
+            at = time[source[edge]] + weight[edge]
+            if after[edge] >= 0:
+                at += duration[after[edge]]
+            if at > latest or edge == first:
+                latest = at
+            edge += 1
+        if is_operation[point] and time[point] - latest > explained:
+            delay[ref[point]] = time[point] - latest

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution
+from analyzer.distinct import present
 from analyzer.graph.operations import Operations
 from analyzer.graph.waits import Waits
+from analyzer.narrow import where
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind
 
 LAUNCH_LATENCY_NS = 200_000  # what took longer to start than this is no example of what a launch takes
@@ -33,21 +35,36 @@ def nominal_weights(
     attributions: Sequence[Attribution], operations: Operations, waits: Waits, excess: tuple[Int64, Int8, Int64]
 ) -> Nominal:  # fmt: skip
     """The trace's own medians."""
-    trace, previous = operations.trace, operations.previous
     explained = max(a.explained_ns for a in attributions)
-    same_graph = (previous != NONE) & operations.graph & (operations.launch == operations.launch[previous])
-    gap = operations.start - operations.end[previous]
     branches = _branches(operations)
-    inside = same_graph & (gap >= 0) & (gap <= explained)
-    inside[branches[1]] = False
-    waiting = (previous != NONE) & ~same_graph & operations.linked & (gap >= 0) & (gap <= explained)
-    waiting &= trace.end_ns[operations.launch] <= operations.end[previous]
-    waiting[waits.waiter] = False
-    queued_ns = int(np.median(gap[waiting])) if waiting.any() else QUEUED_GAP_NS
-    graph_ns = int(np.median(gap[inside])) if inside.any() else queued_ns
+    queued_ns, graph_ns = _stream_gaps(operations, waits, branches[1], explained)
     launch, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
     event_ns = _event_latency(operations, waits, explained)
     return Nominal(launch, launch_ns, queued_ns, graph_ns, branches, event_ns, explained)
+
+
+def _stream_gaps(operations: Operations, waits: Waits, nodes: Int64, explained: int) -> tuple[int, int]:
+    """Medians between an operation that was queued in time and the one before on its stream; and inside a replay."""
+    trace, previous = operations.trace, operations.previous
+    candidate = operations.linked & (previous != NONE)
+    at = where(candidate)
+    before = previous[at]
+    gap = operations.start[at] - operations.end[before]
+    near = (gap >= 0) & (gap <= explained)
+    at, before, gap = at[near], before[near], gap[near]
+    inside = operations.same_graph[at]
+    waiting = ~inside & (trace.end_ns[operations.launch[at]] <= operations.end[before])
+    waiting &= ~_among(waits.waiter, candidate)[at]
+    inside &= ~_among(nodes, candidate)[at]
+    queued_ns = int(np.median(gap[waiting])) if waiting.any() else QUEUED_GAP_NS
+    return queued_ns, int(np.median(gap[inside])) if inside.any() else queued_ns
+
+
+def _among(operations: Int64, like: Bool) -> Bool:
+    """[m] one of these operations."""
+    mask = np.zeros_like(like)
+    mask[operations] = True
+    return mask
 
 
 def _launch_latencies(
@@ -55,32 +72,36 @@ def _launch_latencies(
     queued_ns: int,
 ) -> tuple[Int64, int]:  # fmt: skip
     """[m] and over all: from launch call to operation, medians of each kind of operation."""
-    previous = operations.previous
-    delay = operations.start - operations.launch_start
+    trace = operations.trace
+    delay = operations.start - operations.launch_start()
     special = excess[1] != CODE["launch-call"]
     np.subtract.at(delay, excess[0][special], excess[2][special])
-    usable = operations.first & (delay >= 0) & (delay <= LAUNCH_LATENCY_NS)
-    idle = usable & ((previous == NONE) | _ended_before_launch(operations))
+    at = where(operations.first & (delay >= 0) & (delay <= LAUNCH_LATENCY_NS))  # of use
+    delay = delay[at]
+    before = operations.previous[at]
+    begins = before == NONE
     closing = np.zeros(len(operations.row), np.bool_)
     for a in attributions:
-        gaps = a.timeline.gaps
-        mine = gaps.interior & ~gaps.unlinked & (a.timeline.launch_start[gaps.closing] >= gaps.start)
-        closing[np.searchsorted(operations.row, a.timeline.row[gaps.closing[mine]])] = True
-    idle &= closing
+        timeline, gaps = a.timeline, a.timeline.gaps
+        ends = where(gaps.interior & ~gaps.unlinked)
+        by = gaps.closing[ends]
+        by = by[trace.start_ns[timeline.launch[by]] >= gaps.start[ends]]
+        closing[np.searchsorted(operations.row, timeline.row[by])] = True
+    idle = closing[at] & (begins | (operations.end[before] <= operations.launch_start(at)))
     # Where none of a kind went into an idle device: those that waited for nothing on their own stream.
-    free = usable & ((previous == NONE) | (operations.start - operations.end[previous] > 2 * queued_ns))
-    free[waits.waiter] = False
+    free = begins | (operations.start[at] - operations.end[before] > 2 * queued_ns)
+    free &= ~_among(waits.waiter, closing)[at]
     usual = [a.launch_latency_ns for a in attributions if a.launch_latency_ns]
     overall = int(np.median(delay[idle])) if idle.any() else (int(np.median(usual)) if usual else 0)
-    launch = np.full(len(operations.row), overall, np.int64)
-    what = operations.trace.kind[operations.row].astype(np.int64) * 2 + operations.graph
-    for group in np.flatnonzero(np.bincount(what)).tolist():
-        mine = what == group
+    what = trace.kind[operations.row] * np.int8(2) + operations.graph
+    by_kind = np.full(int(what.max(initial=0)) + 1, overall, np.int64)
+    for group in present(what).tolist():
+        mine = what[at] == group
         for clean in (mine & idle, mine & free):
             if clean.any():
-                launch[mine] = int(np.median(delay[clean]))
+                by_kind[group] = int(np.median(delay[clean]))
                 break
-    return launch, overall
+    return by_kind[what], overall
 
 
 def _event_latency(operations: Operations, waits: Waits, explained_ns: int) -> int:
@@ -150,23 +171,30 @@ def within_delay(
     order = np.lexsort((excess[1] == CODE["launch-call"], excess[0]))
     operation, cause, ns = excess[0][order], excess[1][order], excess[2][order]
     trace, start = operations.trace, operations.start
-    room = np.maximum(start - operations.launch_start - nominal.launch, 0)
+    room = np.maximum(start - operations.launch_start() - nominal.launch, 0)
     before = np.cumsum(ns) - ns
     before -= before[np.searchsorted(operation, operation)] if len(operation) else 0
     ns = np.clip(room[operation] - before, 0, ns)
     np.subtract.at(room, operation, ns)
-    is_copy = trace.kind[operations.row] == Kind.COPY
+    at = where(operations.first & (room > min(STAGING_NS, nominal.explained_ns, nominal.queued_ns, nominal.event_ns)))
+    begun = start[at]
+    at = at[trace.end_ns[operations.launch[at]] + nominal.launch[at] >= begun]
+    is_copy = trace.kind[operations.row[at]] == Kind.COPY
     known = np.where(is_copy, CODE["copy-staging"], CODE["launch-call"]).astype(np.int8)
-    known[operation[::-1]] = cause[::-1]
     noise = np.where(is_copy, STAGING_NS, nominal.explained_ns)
-    noise[operation] = max(nominal.queued_ns, nominal.event_ns)
-    ready = np.where(operations.previous != NONE, operations.end[operations.previous], trace.origin_ns)
-    np.maximum.at(ready, waits.waiter, operations.end[waits.source])
-    held = operations.first & (trace.end_ns[operations.launch] + nominal.launch >= start) & (start - ready > noise)
-    late = np.flatnonzero(held & (room > noise) & ~np.isin(operations.launch, queue))
-    return np.concatenate([operation, late]), np.concatenate([cause, known[late]]), np.concatenate([ns, room[late]])
-
-
-def _ended_before_launch(operations: Operations) -> Bool:
-    """[m] the operation before on the stream had ended when the launch call began."""
-    return np.asarray(operations.end[operations.previous] <= operations.launch_start, np.bool_)
+    if len(operation):  # sorted: where it stands first
+        place = np.minimum(np.searchsorted(operation, at), len(operation) - 1)
+        found = operation[place] == at
+        known[found] = cause[place[found]]
+        noise[found] = max(nominal.queued_ns, nominal.event_ns)
+    before = operations.previous[at]
+    ready = np.where(before != NONE, operations.end[before], trace.origin_ns)
+    place = np.searchsorted(at, waits.waiter)
+    waits_here = np.flatnonzero(place < len(at))
+    waits_here = waits_here[at[place[waits_here]] == waits.waiter[waits_here]]
+    np.maximum.at(ready, place[waits_here], operations.end[waits.source[waits_here]])
+    held = (start[at] - ready > noise) & (room[at] > noise) & ~np.isin(operations.launch[at], queue)
+    late = at[held]
+    return (
+        np.concatenate([operation, late]), np.concatenate([cause, known[held]]), np.concatenate([ns, room[late]]),
+    )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.attribution import Attribution
-from analyzer.device_timeline import Blocking, Timeline
-from analyzer.distinct import present
+from analyzer.device_timeline import Blocking, Timeline, several
+from analyzer.distinct import are_first, present
 from analyzer.graph import Edge
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Trace
+from analyzer.narrow import blocks, constant, index_type, places, where
+from analyzer.trace import NONE, Bool, Index, Int64, Kind, Trace
 
 QUEUE_IN_FLIGHT = 500  # launches in flight from which a long launch call is taken for a full queue (depth: about 1,022)
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
@@ -28,60 +29,90 @@ class Operations:
     """The device operations of all devices of the process, in the order of their rows: m of them."""
 
     trace: Trace
-    row: Int64
-    device: Int64
+    row: Index
+    device: Index
     start: Int64
     end: Int64
 
     @cached_property
-    def launch(self) -> Int64:
+    def launch(self) -> Index:
         return self.trace.launch[self.row]
 
     @cached_property
     def linked(self) -> Bool:
         return np.asarray(self.launch != NONE, np.bool_)
 
-    @cached_property
-    def launch_start(self) -> Int64:
-        return np.where(self.linked, self.trace.start_ns[self.launch], self.start)
+    def launch_start(self, at: Any = slice(None)) -> Int64:
+        """When the calls of these operations started; of those without one, when the operation did."""
+        found: Int64 = np.where(self.linked[at], self.trace.start_ns[self.launch[at]], self.start[at])
+        return found
 
     @cached_property
-    def lane(self) -> Int64:
+    def lane(self) -> Index:
         """[m] device and stream as one number."""
         streams = ascending(self.trace.stream[self.row])
-        key = self.device * max(len(streams), 1) + np.searchsorted(streams, self.trace.stream[self.row])
-        return np.asarray(np.searchsorted(np.flatnonzero(np.bincount(key)), key), np.int64)
+        key = np.searchsorted(streams, self.trace.stream[self.row]).astype(np.int32)
+        key += self.device * np.int32(max(len(streams), 1))
+        lanes = present(key)
+        place = np.zeros(int(lanes.max(initial=0)) + 1, np.int32)
+        place[lanes] = np.arange(len(lanes))
+        found: Index = place[key]
+        return found
 
     @cached_property
-    def previous(self) -> Int64:
+    def by_lane(self) -> Index:
+        """[m] the operations lane by lane."""
+        return np.argsort(self.lane, kind="stable").astype(index_type(len(self.row)))
+
+    @cached_property
+    def previous(self) -> Index:
         """[m] the operation before on the same lane, -1 for the first."""
-        order = np.argsort(self.lane, kind="stable")
-        previous = np.full(len(self.row), NONE, np.int64)
-        same = self.lane[order][1:] == self.lane[order][:-1]
-        previous[order[1:][same]] = order[:-1][same]
+        previous = np.full(len(self.row), NONE, index_type(len(self.row)))
+        lane = self.lane[self.by_lane]
+        same = np.flatnonzero(lane[1:] == lane[:-1])
+        previous[self.by_lane[same + 1]] = self.by_lane[same]
         return previous
 
     @cached_property
     def graph(self) -> Bool:
         """[m] one of several operations of a launch."""
-        count = np.bincount(self.launch[self.linked], minlength=len(self.trace))
-        return np.asarray(self.linked & (count[self.launch] > 1), np.bool_)
+        return several(self.launch, self.linked, len(self.trace))
+
+    @cached_property
+    def same_graph(self) -> Bool:
+        """[m] of the same graph replay as the operation before on the same lane."""
+        found: Bool = self.graph & (self.previous != NONE)
+        at = np.flatnonzero(found)
+        found[at] = self.launch[at] == self.launch[self.previous[at]]
+        return found
 
     @cached_property
     def first(self) -> Bool:
         """[m] the first operation of its launch by start: the only one the host submits."""
-        number = np.arange(len(self.row))
-        earliest = np.full(len(self.trace), NONE, np.int64)
-        earliest[self.launch[self.linked][::-1]] = number[self.linked][::-1]
-        return np.asarray(self.linked & (earliest[self.launch] == number), np.bool_)
+        found = self.linked.copy()
+        found[found] = are_first(self.launch[found], len(self.trace))
+        return found
+
+
+def merge_operations(timelines: Sequence[Timeline]) -> Operations:
+    """The operations of these devices of a process."""
+    trace = timelines[0].trace
+    if len(timelines) == 1:
+        row, device = timelines[0].row, constant(0, len(timelines[0].row), np.int32)
+    else:
+        row = np.concatenate([t.row for t in timelines])
+        device = np.repeat(np.arange(len(timelines), dtype=np.int32), [len(t.row) for t in timelines])
+        order = np.argsort(row, kind="stable")
+        row, device = row[order], device[order]
+    return Operations(trace, row, device, trace.start_ns[row], trace.end_ns[row])
 
 
 @dataclass(frozen=True)
 class Calls:
     """Calls that launch or wait, and step marks, by (thread, start): c of them."""
 
-    row: Int64
-    thread: Int64
+    row: Index
+    thread: Index
     start: Int64
     end: Int64
     waits: Bool
@@ -93,29 +124,68 @@ class Calls:
 class Edges:
     """Edges being collected, in terms of provisional points."""
 
-    source: list[Int64]
-    target: list[Int64]
-    weight: list[Int64]
-    after: list[Int64]
-    kind: list[Int8]
-    modelled: list[Bool]
-
-    @property
-    def count(self) -> int:
-        """How many there are so far."""
-        return sum(map(len, self.source))
+    kind_of_point: Any
+    """Type of the numbers of points."""
+    parts: list[tuple[Any, ...]] = field(default_factory=list)
+    """(source, target, weight, after, kind, modelled) of some edges each."""
+    count: int = 0
+    """How many there are so far."""
 
     def add(
-        self, source: Int64, target: Int64, weight: Int64 | int, kind: Edge, *, after: Int64 | None = None,
+        self, source: Index, target: Index, weight: Int64 | int, kind: Edge, *, after: Index | None = None,
         modelled: bool = True,
     ) -> None:  # fmt: skip
         n = len(source)
-        self.source.append(np.asarray(source, np.int64))
-        self.target.append(np.asarray(target, np.int64))
-        self.weight.append(np.broadcast_to(np.asarray(weight, np.int64), n))
-        self.after.append(np.full(n, NONE, np.int64) if after is None else np.asarray(after, np.int64))
-        self.kind.append(np.full(n, kind, np.int8))
-        self.modelled.append(np.full(n, modelled, np.bool_))
+        self.count += n
+        if not n:
+            return
+        self.parts.append(
+            (
+                source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
+                np.broadcast_to(np.asarray(weight, np.int64), n),
+                constant(NONE, n, np.int32) if after is None else after,
+                constant(kind, n, np.int8), constant(modelled, n, np.bool_),
+            )
+        )  # fmt: skip
+
+    def placed(self, place: Index) -> tuple[Any, ...]:
+        """The columns of those edges that go forward when the points are put in their places, sorted by target: source,
+        target, weight, after, kind, modelled. At last the new number of each edge as collected, -1 for those left out.
+
+        The edges are used up.
+        """
+        columns: list[Any] = [[part[i] for part in self.parts] for i in range(6)]
+        self.parts.clear()
+        for i in (0, 1):
+            columns[i] = [place[column] for column in columns[i]]
+        new = self._numbers(columns[0], columns[1])
+        kept = int((new != NONE).sum())
+        types: tuple[Any, ...] = (place.dtype, place.dtype, np.int64, place.dtype, np.int8, np.bool_)
+        for i, kind in enumerate(types):
+            parts, columns[i] = columns[i], np.empty(kept, kind)
+            first = 0
+            for part in parts:
+                for some in blocks(len(part)):
+                    to = new[first + some.start : first + some.stop]
+                    if kept == len(new):
+                        columns[i][to] = part[some]
+                    else:
+                        columns[i][to[to != NONE]] = part[some][to != NONE]
+                first += len(part)
+            del parts
+        return (*columns, new)
+
+    def _numbers(self, sources: list[Index], targets: list[Index]) -> Index:
+        target = np.concatenate([np.empty(0, self.kind_of_point), *targets])
+        forward = np.concatenate([np.empty(0, np.bool_), *(a < b for a, b in zip(sources, targets, strict=True))])
+        new = np.full(len(target), NONE, index_type(len(target)))
+        if forward.all():
+            order = np.argsort(target, kind="stable")
+        else:
+            number = np.flatnonzero(forward)
+            order = number[np.argsort(target[number], kind="stable")]
+        new[order] = places(len(order))
+        return new
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:
@@ -134,7 +204,7 @@ def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:
     """Rows of calls that free memory and returned just after an operation that was running when they began."""
     trace, host = timeline.trace, timeline.host
     named = np.array(["free" in name.lower() for name in trace.names], np.bool_)
-    rows = np.flatnonzero(host.doing == Doing.ALLOCATOR)
+    rows = where(host.doing == Doing.ALLOCATOR)
     rows = rows[named[trace.name_code[rows]] & np.isin(trace.thread[rows], host.launching)]
     target = waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
     waited = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
@@ -143,33 +213,43 @@ def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:
 
 def queue_full(operations: Operations, trace: Trace) -> Int64:
     """Rows of launch calls that waited for room in the queue."""
-    linked = np.flatnonzero(operations.first & (trace.kind[operations.row] == Kind.KERNEL))
+    linked = where(operations.first & (trace.kind[operations.row] == Kind.KERNEL))
     if len(linked) < QUEUE_IN_FLIGHT:
         return np.empty(0, np.int64)
-    calls = operations.launch[linked]
-    begun = np.sort(trace.start_ns[calls])
-    started = np.sort(operations.start[linked])
-    in_flight = np.searchsorted(begun, trace.start_ns[calls]) - np.searchsorted(started, trace.start_ns[calls])
-    length = trace.end_ns[calls] - trace.start_ns[calls]
-    long = length > QUEUE_CALL_RATIO * np.percentile(length, 10)
-    return np.asarray(calls[long & (in_flight >= QUEUE_IN_FLIGHT)], np.int64)
+    calls, started = operations.launch[linked], operations.start[linked]
+    del linked
+    begun = trace.start_ns[calls]
+    length = trace.end_ns[calls] - begun
+    long = np.flatnonzero(length > QUEUE_CALL_RATIO * np.percentile(length, 10))
+    del length
+    at = begun[long]
+    begun.sort()
+    started.sort()
+    in_flight = np.searchsorted(begun, at) - np.searchsorted(started, at)
+    return np.asarray(calls[long[in_flight >= QUEUE_IN_FLIGHT]], np.int64)
 
 
 def collect_calls(
     trace: Trace, host: Host, operations: Operations, blocking: Blocking, queue: Int64, marks: Int64
 ) -> Calls:  # fmt: skip
     rows = ascending(np.concatenate([operations.launch[operations.linked], blocking.row]))
-    threads = ascending(np.concatenate([np.array(host.launching, np.int64), present(trace.thread[rows])]))
-    threads = threads[threads != NONE]
-    marks = marks[np.isin(trace.thread[marks], threads)]
-    waits = np.isin(rows, blocking.row) | np.isin(rows, queue)
+    rows = rows.astype(index_type(len(trace)), copy=False)
+    every = ascending(np.concatenate([np.array(host.launching, np.int64), present(trace.thread[rows])]))
+    threads = every[every != NONE]
+    marks = marks[np.isin(trace.thread[marks], threads)].astype(rows.dtype)
+    waits = np.zeros(len(rows), np.bool_)
+    waits[np.searchsorted(rows, blocking.row)] = True
+    waits[np.searchsorted(rows, queue)] = True
+    if not len(marks) and len(every) == 1:  # in order as they are
+        mark = np.zeros(len(rows), np.bool_)
+        return Calls(rows, trace.thread[rows], trace.start_ns[rows], trace.end_ns[rows], waits, mark)
     row = np.concatenate([rows, marks, marks])
     start = np.concatenate([trace.start_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
     end = np.concatenate([trace.end_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
     waits = np.concatenate([waits, np.zeros(2 * len(marks), np.bool_)])
     mark = np.arange(len(row)) >= len(rows)
-    thread = trace.thread[row].astype(np.int64)
-    order = np.lexsort((np.arange(len(row)), ~mark, start, thread))
+    thread = trace.thread[row]
+    order = np.lexsort((~mark, start, thread))
     return Calls(row[order], thread[order], start[order], end[order], waits[order], mark[order])
 
 
@@ -183,14 +263,16 @@ def own_operation(operations: Operations, calls: Int64) -> Int64:
 def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
     """[k] the operation a synchronisation waited for: launched before it, and of those the last to end before it
     returned. -1 when all of them had ended before it began."""
-    by_end = np.argsort(operations.end, kind="stable")
-    ends = operations.end[by_end]
     found = np.full(len(begin), NONE, np.int64)
+    if not len(begin):
+        return found
+    by_end = np.argsort(operations.end, kind="stable").astype(index_type(len(operations.end)))
+    ends = operations.end[by_end]
     last = np.searchsorted(ends, end, side="right") - 1
     compiled.call(
         sweep_waited,
         len(begin) + len(ends),
-        (begin, last, ends, operations.launch_start[by_end], by_end),
+        (begin, last, ends, operations.launch_start(by_end), by_end),
         (found,),
     )
     return found

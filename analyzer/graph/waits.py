@@ -10,6 +10,7 @@ import numpy as np
 from analyzer.graph.operations import Operations
 from analyzer.host import Host
 from analyzer.intervals import ascending
+from analyzer.narrow import where
 from analyzer.trace import NONE, Bool, Int64, Kind, Trace
 
 
@@ -39,12 +40,11 @@ class _Lane:
 def event_waits(trace: Trace, process: int, host: Host, operations: Operations) -> Waits:
     """What streams wait for: the event that the recording names, else everything earlier on the other streams."""
     matches = np.array(["streamwaitevent" in name.lower() for name in trace.names], np.bool_)
-    calls = np.flatnonzero((trace.kind == Kind.CALL) & trace.name_mask(matches))
-    calls = calls[np.isin(trace.thread[calls], host.launching)]
-    lanes = _lanes(operations)
+    calls = where(trace.kind == Kind.CALL)
+    calls = calls[matches[trace.name_code[calls]] & np.isin(trace.thread[calls], host.launching)]
     found: list[tuple[Int64, Int64, bool]] = []
-    named = np.empty(0, np.int64)
     if len(calls):
+        lanes = _lanes(operations)
         named = _named_waits(trace, process, calls, lanes, operations, found)
         unnamed = calls[~np.isin(calls, named)]
         _unnamed_waits(trace, unnamed, lanes, operations, found)
@@ -60,9 +60,9 @@ def event_waits(trace: Trace, process: int, host: Host, operations: Operations) 
 
 
 def _lanes(operations: Operations) -> list[_Lane]:
-    order = np.argsort(operations.lane, kind="stable")
+    order = operations.by_lane
     low = np.iinfo(np.int64).min
-    launched = np.where(operations.linked, operations.launch_start, low)
+    launched = np.where(operations.linked, operations.launch_start(), low)
     runs = np.split(order, np.flatnonzero(np.diff(operations.lane[order])) + 1) if len(order) else []
     return [
         _Lane(
@@ -109,7 +109,8 @@ def _named_waits(
             j = np.searchsorted(lane.launched, trace.start_ns[source_call[pairs]], side="left") - 1
             real = (k < len(waiting.operation)) & (j >= 0)
             found.append((lane.operation[j[real]], waiting.operation[k[real]], True))
-    return ascending(call[usable])
+    found_calls: Int64 = ascending(call[usable])
+    return found_calls
 
 
 def _unnamed_waits(
@@ -118,7 +119,7 @@ def _unnamed_waits(
 ) -> None:  # fmt: skip
     """The next operation that the thread launches waits for everything earlier on the other streams of its device."""
     submitted = np.flatnonzero(operations.first)
-    thread, begun = trace.thread[operations.launch[submitted]], operations.launch_start[submitted]
+    thread, begun = trace.thread[operations.launch[submitted]], operations.launch_start(submitted)
     for one in np.flatnonzero(np.bincount(trace.thread[calls])).tolist():
         here = np.flatnonzero(thread == one)
         here = here[np.argsort(begun[here], kind="stable")]
