@@ -7,10 +7,10 @@ trace cannot tell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from analyzer.attribution import Item
+from analyzer.classes import dataclass
 from analyzer.ladder import Ladder
 from analyzer.rule import Finding, Joint, Skipped
 from analyzer.run import PHASES, Run

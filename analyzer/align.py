@@ -7,10 +7,9 @@ arrivals were: the median of the differences, with an error from their spread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.trace import NONE, Bool, Int64
 
 AGREE_NS = 5_000  # clocks closer than this agree: collectives end that much apart by themselves

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from analyzer.analysis import advise_traces
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.ingest import find_traces, read
 from analyzer.kept_run import Run, run_of

@@ -19,12 +19,13 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from analyzer.budget_numbers import GETTERS, RESTS_ON_KERNELS, Getter, by_path, paths, steps_of
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.quantity import SHARE, Quantity, parse, shown
 

@@ -7,10 +7,10 @@ named by its path, such as `replay.error`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from analyzer.attribution import CATEGORIES
+from analyzer.classes import dataclass
 from analyzer.kept_run import counts
 from analyzer.quantity import NUMBER, SHARE, SIZE, TIME
 

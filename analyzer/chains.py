@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.distinct import counted
 from analyzer.intervals import grouped
 from analyzer.kernels import kernel_class, readable

@@ -8,11 +8,12 @@ of one graph launch where a region's launches were, and `overlapped`, whose cont
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from analyzer.attribution import CODE, GENERIC
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.graph import Edge, Graph, Point
 from analyzer.intervals import ascending

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
+from analyzer.classes import dataclass
 from analyzer.comparability import other_options, same_conditions, same_devices, same_recording
 from analyzer.kept_run import Lane, Run, middle
 from analyzer.noise import Shift, shift, spread_of_runs

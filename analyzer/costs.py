@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from analyzer import formulas as f
 from analyzer import traffic as t
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.distinct import numbered
 from analyzer.formulas import Cost

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from analyzer import compiled
 from analyzer.attribution import IDLE
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
 from analyzer.distinct import present
 from analyzer.graph import Edge, Graph, Point

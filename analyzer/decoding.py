@@ -9,12 +9,12 @@ unknown, with the reason. The exchange between devices is no part of the floor.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, is_graph_launch
 from analyzer.distinct import present
 from analyzer.facts import value

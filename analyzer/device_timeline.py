@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.distinct import are_first, are_repeated, counted, present
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, intersect, total, union

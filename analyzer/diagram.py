@@ -29,11 +29,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.facts import read_data
 from analyzer.hardware import GIB, hardware, named
 from analyzer.ingest.assemble import Rows, assemble

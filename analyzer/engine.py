@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.facts import fact
 from analyzer.fixes import Fix

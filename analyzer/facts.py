@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from analyzer.classes import dataclass
 
 if sys.version_info >= (3, 11):
     import tomllib

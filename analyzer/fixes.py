@@ -7,7 +7,7 @@ left, so that together they never save the same time twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from analyzer.changes import (
     without_host,
     without_waits,
 )
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
 from analyzer.distinct import counted
 from analyzer.graph import Graph

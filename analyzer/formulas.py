@@ -7,9 +7,9 @@ Compulsory bytes: every input read once, every result written once (gpu-throughp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
+from analyzer.classes import dataclass
 from analyzer.shapes import BYTES, Call, Tensor
 
 

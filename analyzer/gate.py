@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analyzer.baseline import load_runs, matching
 from analyzer.budget import BROKEN, Check, check, load
+from analyzer.classes import dataclass
 from analyzer.compare import Comparison, compare, not_comparable
 from analyzer.errors import AdviseError, NothingToAnalyse
 from analyzer.kept_run import Run, run_of

@@ -11,13 +11,13 @@ registers and shared memory (AMD).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.facts import read_data
 from analyzer.lookup import distinct_rows, values_of

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from typing import Any
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.facts import read_data
 from analyzer.trace import Device

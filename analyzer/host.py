@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import compiled
+from analyzer.classes import dataclass
 from analyzer.distinct import first_places, present
 from analyzer.intervals import Intervals, ascending, overlaps, remainder, union
 from analyzer.narrow import where

@@ -16,7 +16,6 @@ can be shows a wrong model (type, sparsity, another algorithm) and is flagged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyzer.calibration import attainable_bandwidth, ramps
+from analyzer.classes import dataclass
 from analyzer.costs import Costs, operation_costs
 from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.facts import read_data

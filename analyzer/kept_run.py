@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 
 MATRIX_CLASSES = ("gemm", "attention", "convolution")

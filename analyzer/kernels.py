@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+
+from analyzer.classes import dataclass
 
 COMMUNICATION = re.compile(
     r"nccl|rccl|hccl|oneccl|msccl|multimem_all_reduce|cross_device_reduce|nvshmem|deep_ep(?![a-z])"

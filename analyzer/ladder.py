@@ -11,9 +11,9 @@ Wall time that a finding saves shortens the passes of the window evenly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
 
+from analyzer.classes import dataclass
 from analyzer.decoding import Decoding
 from analyzer.facts import span, value
 from analyzer.rule import Finding

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.intervals import ascending
 from analyzer.run import RankSummary
 from analyzer.trace import NONE, Bool, Int64

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 
 ALPHA = 0.02  # the chance of calling equal samples different; shifts too small to matter are left out besides

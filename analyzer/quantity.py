@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 
 SHARE, TIME, SIZE, NUMBER = "share", "time", "size", "number"

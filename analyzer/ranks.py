@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from analyzer.align import Alignment, align
+from analyzer.classes import dataclass
 from analyzer.collectives import PHASE_OF, POINT_TO_POINT, SYMMETRIC, bus_factor
 from analyzer.intervals import ascending
 from analyzer.matching import Matched, match

@@ -7,7 +7,7 @@ depends on no collective that somebody has yet to reach; then those that all hav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.changes import Change, scaled, without_host
+from analyzer.classes import dataclass
 from analyzer.collectives import PHASE_OF
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET
 from analyzer.fixes import FIXES, operations_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.intervals import ascending
 from analyzer.lookup import values_at

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from analyzer import compiled
+from analyzer.classes import dataclass
 from analyzer.graph import Graph, Point
 from analyzer.trace import Int64
 from analyzer.window import Window

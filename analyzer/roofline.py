@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.inkernel import CAUSES, InKernel
 from analyzer.kernels import readable
 

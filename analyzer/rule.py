@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from analyzer.classes import dataclass
 from analyzer.facts import documents, fact
 from analyzer.fixes import Fix
 from analyzer.study import Study

@@ -6,8 +6,7 @@ nanoseconds; those of a summary lie on its recording's clock, those of a Run on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from analyzer.classes import dataclass
 from analyzer.trace import Bool, Int32, Int64, Note
 
 PHASES = ("dataloader", "compute", "communication", "copies", "host", "stalls", "profiler", "unknown")

@@ -15,10 +15,10 @@ share them, and each sequence adds its own cache:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.decoding import Amount, Decoding
 from analyzer.facts import value
 from analyzer.phase import PREFILL

@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from analyzer import lean
 from analyzer.advice import Advice, TraceInfo
 from analyzer.analysis import combined, examine, trace_info
+from analyzer.classes import dataclass
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.run import PHASES, Straggler
 from analyzer.trace import NONE, Bool, Int64
 

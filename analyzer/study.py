@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
 
 from analyzer.attribution import START_UP, SUBMITTED, Attribution
 from analyzer.attribution.build import attribute
+from analyzer.classes import dataclass
 from analyzer.critical import CriticalPath, critical_path
 from analyzer.device_timeline import Timeline, timelines
 from analyzer.distinct import present

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from analyzer.attribution import IDLE, SIDES, Attribution
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
 from analyzer.distinct import counted, present
 from analyzer.host import LAUNCH, Doing

@@ -6,7 +6,7 @@ Rows are sorted by (start, -end, row in the file). "None" is -1 and nothing else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analyzer.classes import dataclass
 from analyzer.narrow import where
 
 if TYPE_CHECKING:

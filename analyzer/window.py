@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.host import ENGINE_STEP, STEP

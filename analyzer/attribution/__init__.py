@@ -12,12 +12,12 @@ The causes are worked out once for the whole trace as *pieces* of idle time; a w
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Timeline, exposed
 from analyzer.narrow import blocks
 from analyzer.trace import Bool, Index, Int8, Int64

@@ -13,13 +13,13 @@ is kept beside them and counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.narrow import blocks, index_type
 from analyzer.trace import NONE, Bool, Index, Int8, Int64, Trace

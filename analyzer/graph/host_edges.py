@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from analyzer.attribution import IDLE, Attribution
 from analyzer.attribution.host_side import causes_of_segments, silent_cause
+from analyzer.classes import dataclass
 from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution
+from analyzer.classes import dataclass
 from analyzer.distinct import present
 from analyzer.graph.operations import Operations
 from analyzer.graph.waits import Waits

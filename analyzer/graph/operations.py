@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.attribution import Attribution
+from analyzer.classes import dataclass
 from analyzer.device_timeline import Blocking, Timeline, several
 from analyzer.distinct import are_first, present
 from analyzer.graph import Edge

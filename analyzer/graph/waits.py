@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.classes import dataclass
 from analyzer.graph.operations import Operations
 from analyzer.host import Host
 from analyzer.intervals import ascending

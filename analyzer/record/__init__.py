@@ -17,12 +17,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from statistics import median
 from types import ModuleType, TracebackType
 from typing import Any
 
+from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 
 INSTALL = "recording needs PyTorch: pip install 'gpu-trace-advisor[torch]'"

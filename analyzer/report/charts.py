@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from analyzer.advice import DeviceAdvice, StepAdvice
 from analyzer.attribution import Item
+from analyzer.classes import dataclass
 from analyzer.hardware import Hardware
 from analyzer.report.words import GROUPS, label_of
 from analyzer.roofline import Work

@@ -13,7 +13,6 @@ import json
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,6 +22,7 @@ from markupsafe import Markup
 
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.budget import Check
+from analyzer.classes import dataclass
 from analyzer.compare import Comparison
 from analyzer.report import charts
 from analyzer.report.ranks import lines as rank_lines

@@ -8,12 +8,13 @@ such a box carries how many events it stands for and how long they ran.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from analyzer.attribution import CATEGORIES, IDLE
+from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE
 from analyzer.distinct import present
 from analyzer.graph import Edge, Point
