@@ -15,6 +15,7 @@ import numpy as np
 from analyzer.attribution import CODE, GENERIC
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
+from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
 from analyzer.intervals import ascending
 from analyzer.trace import NONE, Bool, Int64
@@ -149,7 +150,7 @@ def regions(graph: Graph, fewest: int = 2) -> list[Region]:
     calls = np.flatnonzero(np.isin(graph.point, (Point.CALL, Point.RETURN, Point.MARK)))
     waits = np.isin(graph.point[calls], (Point.RETURN, Point.MARK))
     rows_that_wait = graph.ref[graph.point == Point.RETURN]
-    launching = np.isin(graph.ref[calls], graph.trace.launch[graph.row]) & (graph.point[calls] == Point.CALL)
+    launching = among(graph.ref[calls], graph.trace.launch[graph.row]) & (graph.point[calls] == Point.CALL)
     breaks = waits | ((graph.point[calls] == Point.CALL) & np.isin(graph.ref[calls], rows_that_wait))
     # A launch into a full queue waits, but does not forbid capture.
     queued = graph.ref[graph.target[graph.kind == Edge.QUEUE]]

@@ -19,11 +19,10 @@ from analyzer import formulas as f
 from analyzer import traffic as t
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMPUTE, Timeline
-from analyzer.distinct import numbered
+from analyzer.distinct import among
 from analyzer.formulas import Cost
-from analyzer.intervals import ascending
 from analyzer.kernels import kernel_class
-from analyzer.lookup import distinct_rows, values_of
+from analyzer.lookup import distinct_rows, named, values_of
 from analyzer.shapes import Call, read_call
 from analyzer.trace import NONE, Bool, Int32, Int64
 
@@ -197,9 +196,9 @@ def operation_costs(timeline: Timeline) -> Costs:
 def _transformed(timeline: Timeline, operator: Int64, at: Int64, number: Int32, kinds: list[Cost]) -> Bool:
     """Kernels of convolutions that one of their kernels shows to be done by another algorithm."""
     names = timeline.trace.name_code[timeline.row[at]]
-    telling = [code for code in numbered(names)[0].tolist() if TRANSFORMED.search(timeline.trace.names[code])]
-    convolutions = [i for i, kind in enumerate(kinds) if kind.family == "convolution"]
-    return np.isin(number, convolutions) & np.isin(operator, ascending(operator[np.isin(names, telling)]))
+    telling = named(timeline.trace, names, lambda name: TRANSFORMED.search(name) is not None)
+    convolution = np.array([*(kind.family == "convolution" for kind in kinds), False], np.bool_)  # -1 is the last one
+    return np.asarray(convolution[number] & among(operator, operator[telling]), np.bool_)
 
 
 def _main_kernels(

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from analyzer.classes import dataclass
-from analyzer.distinct import are_first, are_repeated, counted, present
+from analyzer.distinct import among, are_first, are_repeated, counted, present
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, ascending, intersect, total, union
 from analyzer.kernels import DIRECTIONS, copy_direction, copy_memory, is_communication
@@ -334,7 +334,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     copies_row = ascending(calls[waits & (long | named)])
     row = _outermost(ascending(np.concatenate([syncs, copies_row])), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])
-    return Blocking(row, np.isin(row, copies_row), covered(span, timeline.busy))
+    return Blocking(row, among(row, copies_row), covered(span, timeline.busy))
 
 
 def _outermost(rows: Int64, host: Host) -> Int64:

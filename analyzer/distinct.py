@@ -11,9 +11,9 @@ from analyzer.narrow import BLOCK, blocks, index_type, places
 
 DENSE = 8  # a table of this many entries a row is cheaper than sorting the rows
 
-Bool = NDArray[np.bool_]
 Codes = NDArray[Any]
 Index = NDArray[np.signedinteger[Any]]
+Bool = NDArray[np.bool_]
 Int64 = NDArray[np.int64]
 
 
@@ -31,6 +31,13 @@ def _counts(codes: Codes) -> Int64:
         found = np.bincount(codes[part].astype(np.intp) + 1)
         counts[: len(found)] += found
     return counts
+
+
+def among(codes: Codes, wanted: Codes) -> Bool:
+    """[k] whether each of the codes is one of those wanted. `np.isin` sorts both where they are many and far apart."""
+    there = np.zeros(max(int(codes.max(initial=-1)), int(wanted.max(initial=-1))) + 2, np.bool_)
+    there[wanted] = True  # -1 is the last one
+    return np.asarray(there[codes], np.bool_)
 
 
 def first_places(codes: Codes) -> tuple[Int64, Int64]:

@@ -25,7 +25,7 @@ from analyzer.changes import (
 )
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
-from analyzer.distinct import counted
+from analyzer.distinct import among, counted
 from analyzer.graph import Graph
 from analyzer.host import Doing
 from analyzer.intervals import ascending
@@ -150,7 +150,7 @@ def _refuses_graphs(graph: Graph) -> str | None:
 def operations_of(graph: Graph, *classes: int) -> Int64:
     """Operations (index into the graph's) of these classes of `analyzer.device_timeline`."""
     rows = np.concatenate([t.row[np.isin(t.does, classes)] for t in graph.timelines])
-    return np.flatnonzero(np.isin(graph.row, rows))
+    return np.flatnonzero(among(graph.row, rows))
 
 
 def copies_of(graph: Graph, direction: str | None = None, memory: str | None = None) -> Int64:
@@ -171,7 +171,7 @@ def _pinned(speedup: float) -> Change:
         calls = ascending(graph.trace.launch[graph.row[pageable]])
         graph = together(without_waits(calls.tolist()), without_host(["copy-staging"]))(graph)
         graph = scaled(pageable, 1 / speedup)(graph)
-        back = np.intersect1d(pageable, copies_of(graph, "DtoH"))
+        back = pageable[among(pageable, copies_of(graph, "DtoH"))]
         return overlapped(back)(graph) if len(back) else graph
 
     return change

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from analyzer.distinct import among
 from analyzer.fixes import plain_synchronisations
 from analyzer.study import Study
 from analyzer.summary import user_line
@@ -31,5 +32,5 @@ def measures(study: Study, rows: Int64) -> Bool:
     last, following = np.append(step, NONE)[after - 1], np.append(step, NONE)[after]
     last = np.where(after == 0, NONE, last)
     reads = timeline.host.operator[rows] != NONE  # .item() and the like: what waits inside an operator wants the value
-    reads |= np.isin(rows, np.setdiff1d(rows, plain_synchronisations(study.graph)))
+    reads |= ~among(rows, plain_synchronisations(study.graph))
     return np.asarray(named | ((last != following) & ~reads), np.bool_)

@@ -7,8 +7,6 @@ without its user, password and query.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -107,7 +105,9 @@ def local(place: str) -> Iterator[Path]:
     if not is_remote(place):
         yield Path(place)
         return
-    with tempfile.TemporaryDirectory(prefix="advise-") as folder:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="advise-") as folder:
         path = Path(folder) / (name_of(place) or "trace.json")
         try:
             _fetch(place, path)
@@ -120,6 +120,7 @@ def local(place: str) -> Iterator[Path]:
 
 def _fetch(place: str, path: Path) -> None:
     if urlsplit(place).scheme.lower() in WEB:
+        from shutil import copyfileobj
         from urllib.request import Request, urlopen
 
         # Only what the user named, and only http(s).
@@ -127,7 +128,7 @@ def _fetch(place: str, path: Path) -> None:
             urlopen(Request(place, headers={"User-Agent": "advise"}), timeout=TIMEOUT_S) as answer,
             path.open("wb") as file,
         ):
-            shutil.copyfileobj(answer, file, 1 << 20)
+            copyfileobj(answer, file, 1 << 20)
         return
     store, name = _store(place)
     store.get_file(name, str(path))

@@ -15,6 +15,7 @@ from analyzer.distinct import counted, present
 from analyzer.host import LAUNCH, Doing
 from analyzer.intervals import ascending, clip, total
 from analyzer.kernels import kernel_class, readable
+from analyzer.lookup import named
 from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
 
 FRAMEWORK_PATH = re.compile(
@@ -171,8 +172,8 @@ def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Lau
 
 def launches_without_operation(trace: Trace, process: int) -> Int64:
     """Calls that launch a kernel or graph by name and have no operation in the trace."""
-    named = np.array([LAUNCH.search(name) is not None for name in trace.names], np.bool_)
-    calls = np.flatnonzero((trace.process == process) & (trace.kind == Kind.CALL) & trace.name_mask(named))
+    calls = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process))
+    calls = calls[named(trace, trace.name_code[calls], lambda name: LAUNCH.search(name) is not None)]
     launched = np.zeros(len(trace) + 1, np.bool_)  # the last one for operations without a launch
     launched[trace.launch[trace.operations]] = True
     return calls[~launched[calls]]

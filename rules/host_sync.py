@@ -5,6 +5,7 @@ import numpy as np
 
 from analyzer.attribution import CODE
 from analyzer.changes import Change, synchronisations, without_waits
+from analyzer.distinct import among
 from analyzer.evidence import of_rows
 from analyzer.facts import value
 from analyzer.fixes import FIXES, plain_synchronisations
@@ -116,12 +117,12 @@ def host_sync(study: Study) -> Iterator[Claim]:
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
     ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
     mine = np.flatnonzero((pieces.cause == CODE["host-sync"]) & (ns > 0))
-    mine = mine[~np.isin(pieces.row[mine], left_out)]
+    mine = mine[~among(pieces.row[mine], left_out)]
     lost = int(ns[mine].sum())
     if lost < FROM * window.wall_ns:
         return
     ends = trace.end_ns[blocking.row]
-    rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~np.isin(blocking.row, left_out)]
+    rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~among(blocking.row, left_out)]
     if not len(rows):
         return
     evidence = of_rows(study, rows)
@@ -151,6 +152,7 @@ def _without(which: Callable[[Graph], Int64], stay: Int64) -> Change:
     """These synchronisations are gone, but for those that stay."""
 
     def change(graph: Graph) -> Graph:
-        return without_waits(np.setdiff1d(which(graph), stay).tolist())(graph)
+        rows = which(graph)
+        return without_waits(rows[~among(rows, stay)].tolist())(graph)
 
     return change

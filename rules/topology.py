@@ -174,7 +174,7 @@ def _split_layers(study: Study) -> tuple[Int64, float, str] | None:
     kinds = np.array(kinds_of(found, which), dtype=object)
     sizes = found.bytes[which]
     steps = max(study.repetition.count, 1)
-    wanted = np.isin(kinds, ("allreduce",)) & (sizes >= LARGE)
+    wanted = (kinds == "allreduce") & (sizes >= LARGE)
     if study.phase.name not in ("prefill", "decode"):
         wanted &= ~in_backward(study, on) & (study.timeline.launch[on] != NONE)
     mine = np.flatnonzero(wanted)

@@ -53,7 +53,17 @@ LAYERS: tuple[set[str], ...] = (
 
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
-LAZY = ("numba", "pandas", "networkx", "torch", "hta")
+LAZY = (
+    "numba",
+    "pandas",
+    "networkx",
+    "torch",
+    "hta",
+    "numpy.ma",
+    "importlib.metadata",
+    "multiprocessing",
+    "statistics",
+)
 """What is slow to import, and not needed for a small trace."""
 
 RULES_MAY_USE = LEVEL["engine"]

@@ -10,6 +10,7 @@ from analyzer.attribution import CODE, HOST, STAGING_NS, Pieces
 from analyzer.attribution.calls import Calls
 from analyzer.attribution.pieces import with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline
+from analyzer.distinct import among
 from analyzer.host import Doing, Host, Segments
 from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder
 from analyzer.narrow import constant, index_type, places, where
@@ -173,10 +174,10 @@ def _record_causes(
     """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
     cause = _BY_DOING[doing]
     copy_calls, other_calls = np.flatnonzero(doing == Doing.COPY_CALL), np.flatnonzero(doing == Doing.CALL)
-    cause[copy_calls[np.isin(row[copy_calls], blocking.row)]] = CODE["host-sync"]
+    cause[copy_calls[among(row[copy_calls], blocking.row)]] = CODE["host-sync"]
     staging = copy_calls[(cause[copy_calls] == CODE["launch-call"]) & (ns[copy_calls] > STAGING_NS)]
     cause[staging] = CODE["copy-staging"]
-    first = other_calls[np.isin(row[other_calls], np.fromiter(calls.slow_first, np.int64))]
+    first = other_calls[among(row[other_calls], np.fromiter(calls.slow_first, np.int64))]
     cause[first] = CODE["module-load"]
     soft = doing == Doing.RANGE
     modelled = soft.copy()

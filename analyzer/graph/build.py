@@ -11,6 +11,7 @@ import numpy as np
 from analyzer import compiled
 from analyzer.attribution import CODE, Attribution
 from analyzer.device_timeline import Blocking, Timeline
+from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
 from analyzer.graph.host_edges import Spans, add_host_edges, host_time
 from analyzer.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
@@ -131,8 +132,8 @@ def _return_edges(
     """
     at = np.flatnonzero(calls.waits)
     row, begin, end = calls.row[at], calls.start[at], calls.end[at]
-    is_copy = np.isin(row, blocking.row[blocking.is_copy])
-    is_queue = np.isin(row, queue) & ~np.isin(row, blocking.row)
+    is_copy = among(row, blocking.row[blocking.is_copy])
+    is_queue = among(row, queue) & ~among(row, blocking.row)
     target = np.full(len(at), NONE, np.int64)
     target[is_copy] = own_operation(operations, row[is_copy])
     syncs = np.flatnonzero(~is_copy & ~is_queue)
@@ -168,7 +169,7 @@ def _usual_call_ns(operations: Operations, queue: Int64) -> int:
     if not len(queue):
         return 0
     trace, calls = operations.trace, operations.launch[operations.first]
-    length, waited = trace.end_ns[calls] - trace.start_ns[calls], np.isin(calls, queue)
+    length, waited = trace.end_ns[calls] - trace.start_ns[calls], among(calls, queue)
     return int(np.percentile(length, 10) if waited.all() else np.median(length[~waited]))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from analyzer.attribution import CODE, STAGING_NS, SUBMITTED, Attribution
 from analyzer.classes import dataclass
-from analyzer.distinct import present
+from analyzer.distinct import among, present
 from analyzer.graph.operations import Operations
 from analyzer.graph.waits import Waits
 from analyzer.narrow import where
@@ -193,7 +193,7 @@ def within_delay(
     waits_here = np.flatnonzero(place < len(at))
     waits_here = waits_here[at[place[waits_here]] == waits.waiter[waits_here]]
     np.maximum.at(ready, place[waits_here], operations.end[waits.source[waits_here]])
-    held = (start[at] - ready > noise) & (room[at] > noise) & ~np.isin(operations.launch[at], queue)
+    held = (start[at] - ready > noise) & (room[at] > noise) & ~among(operations.launch[at], queue)
     late = at[held]
     return (
         np.concatenate([operation, late]), np.concatenate([cause, known[held]]), np.concatenate([ns, room[late]]),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+import numpy as np
 
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
 from analyzer.attribution import Item
@@ -122,7 +123,7 @@ def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None
         text = f"1, {duration(step_ns)} long"
     working = [step.gpu_ns for step in kept if step.gpu_ns]
     if working:
-        text += f"; GPU work of one {duration(round(statistics.median(working)))}"
+        text += f"; GPU work of one {duration(round(float(np.median(working))))}"
     _labelled(page, "Steps", text)
 
 
@@ -299,7 +300,7 @@ def _straggler(devices: Sequence[DeviceAdvice]) -> str:
     if any(device.communication_total_ns == 0 for device in devices):
         return ""
     last = min(devices, key=lambda device: device.communication_total_ns)
-    others = statistics.median(d.communication_total_ns for d in devices if d is not last)
+    others = float(np.median([d.communication_total_ns for d in devices if d is not last]))
     if last.communication_total_ns > WAITS_LESS * others or others < WORTH_WAITING * last.wall_ns:
         return ""
     return (
