@@ -43,23 +43,24 @@ def fits(timeline: Timeline, costs: Costs, above: float = 0.0) -> Iterator[Fit]:
     size = np.array([kind.bytes for kind in costs.kinds], np.float64)
     on = np.flatnonzero((costs.kind != NONE) & (costs.share == 1.0))
     on = on[light[costs.kind[on]] & (size[costs.kind[on]] > above)] if len(on) else on
-    names = timeline.trace.name_code[timeline.row[on]]
-    order = np.argsort(names, kind="stable")
-    cuts = np.flatnonzero(np.diff(names[order])) + 1
-    for mine in np.split(on[order], cuts):
-        if len(mine) < SIZES:
-            continue
-        sizes, which = np.unique(size[costs.kind[mine]], return_inverse=True)
+    if not len(on):
+        return
+    names, moved, length = timeline.trace.name_code[timeline.row[on]], size[costs.kind[on]], timeline.length[on]
+    order = np.lexsort((length, moved, names))
+    names, moved, length = names[order], moved[order], length[order]
+    # Where each size of a kernel begins, how often it occurs, and its median time.
+    first = np.flatnonzero(np.concatenate([[True], (names[1:] != names[:-1]) | (moved[1:] != moved[:-1])]))
+    count = np.diff(np.append(first, len(on)))
+    median = (length[first + (count - 1) // 2] + length[first + count // 2]) / 2
+    for mine in np.split(np.arange(len(first)), np.flatnonzero(np.diff(names[first])) + 1):
+        sizes, times = moved[first[mine]], median[mine]
         if len(sizes) < SIZES or sizes[-1] < SPREAD * sizes[0]:
             continue
-        length = timeline.length[mine]
-        times = np.array([np.median(length[which == i]) for i in range(len(sizes))], np.float64)
         slope, base = np.polyfit(sizes, times, 1)
         spread = float(((times - times.mean()) ** 2).sum())
         missed = float(((times - (slope * sizes + base)) ** 2).sum())
         if slope > 0 and spread > 0 and 1 - missed / spread > EXPLAINED:
-            name = int(timeline.trace.name_code[timeline.row[mine[0]]])
-            yield Fit(name, float(base), 1e9 / float(slope), float(sizes[0]))
+            yield Fit(int(names[first[mine[0]]]), float(base), 1e9 / float(slope), float(sizes[0]))
 
 
 def attainable_bandwidth(timeline: Timeline, costs: Costs, hardware: Hardware) -> float | None:

@@ -29,8 +29,7 @@ from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.facts import read_data
 from analyzer.geometry import Tails, tails
 from analyzer.hardware import Hardware
-from analyzer.intervals import ascending
-from analyzer.lookup import values_at
+from analyzer.lookup import distinct_rows, values_at
 from analyzer.sharing import shares
 from analyzer.trace import NONE, Bool, Device, Int64
 
@@ -120,14 +119,15 @@ class InKernel:
         near = (timeline.stream[first] == timeline.stream[second]) & self.modelled[first] & self.modelled[second]
         near[near] = light[kind[first[near]]] & light[kind[second[near]]]
         first, second = first[near], second[near]
-        pairs = kind[first].astype(np.int64) * len(kinds) + kind[second]
-        for pair in ascending(pairs).tolist():
-            producer, consumer = kinds[pair // len(kinds)], kinds[pair % len(kinds)]
-            read = next((b for shape, b in consumer.reads if shape == producer.result and b == producer.written), 0.0)
-            if read:
-                both = pairs == pair
-                found[first[both & ~self.kept[first]]] += self.saved_ns(producer.bytes, producer.written)
-                found[second[both]] += self.saved_ns(consumer.bytes, read)
+        pairs, pair = distinct_rows([kind[first], kind[second]])
+        written, read = np.zeros(len(pairs)), np.zeros(len(pairs))
+        for i, (producer, consumer) in enumerate((kinds[a], kinds[b]) for a, b in pairs):
+            passed = next((b for shape, b in consumer.reads if shape == producer.result and b == producer.written), 0.0)
+            if passed:
+                written[i] = self.saved_ns(producer.bytes, producer.written)
+                read[i] = self.saved_ns(consumer.bytes, passed)
+        found[first] += np.where(self.kept[first], 0.0, written[pair])
+        found[second] += read[pair]
         return found
 
     @cached_property
