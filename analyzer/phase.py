@@ -135,8 +135,11 @@ def _annotated(timeline: Timeline, start_ns: int, end_ns: int) -> Phase | None:
     """What the engine's own annotations say of the steps in the window."""
     trace = timeline.trace
     telling = np.array([read_annotation(name) is not None for name in trace.names], np.bool_)
-    host = np.isin(trace.kind, (Kind.RANGE, Kind.OPERATOR, Kind.SPAN)) & (trace.process == timeline.process)
-    rows = np.flatnonzero(host & trace.name_mask(telling) & (trace.start_ns < end_ns) & (trace.end_ns > start_ns))
+    if not telling.any():
+        return None
+    rows = np.flatnonzero(trace.name_mask(telling) & (trace.start_ns < end_ns) & (trace.end_ns > start_ns))
+    host = np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
+    rows = rows[host & (trace.process[rows] == timeline.process)]
     stretches: list[Stretch] = []
     for row in rows.tolist():
         said = read_annotation(trace.label(row))

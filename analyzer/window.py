@@ -55,14 +55,13 @@ class Window:
 
 def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = None) -> list[Int64]:
     """Rows of step markers on the host's side, for each family that occurs, best first."""
-    host = np.flatnonzero(
-        (trace.process == process)
-        & ((trace.kind == Kind.RANGE) | (trace.kind == Kind.OPERATOR) | (trace.kind == Kind.SPAN))
-    )
     families = []
     for family in (chosen,) if chosen is not None else MARKERS:
         matches = np.array([family.match(name) is not None for name in trace.names], np.bool_)
-        rows = host[matches[trace.name_code[host]]]
+        rows = np.flatnonzero(trace.name_mask(matches)) if matches.any() else np.empty(0, np.int64)
+        rows = rows[
+            (trace.process[rows] == process) & np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
+        ]
         if len(rows):
             families.append(_outermost(trace, rows))
     return families
