@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.distinct import counted, first_places, present
-from analyzer.intervals import grouped
+from analyzer.distinct import among, counted, first_places, present
+from analyzer.intervals import ascending, grouped
 
 CODES = st.lists(st.integers(-1, 20), max_size=40).map(lambda codes: np.array(codes, np.int32))
 
@@ -16,6 +16,16 @@ def test_as_sorting_gives(codes: np.ndarray) -> None:
     assert present(codes).tolist() == values.tolist()
     assert [part.tolist() for part in first_places(codes)] == [values.tolist(), first.tolist()]
     assert [part.tolist() for part in counted(codes)] == [values.tolist(), inverse.tolist(), counts.tolist()]
+
+
+@given(CODES, CODES)
+def test_among_others(codes: np.ndarray, wanted: np.ndarray) -> None:
+    assert among(codes, wanted).tolist() == np.isin(codes, wanted).tolist()
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(-(2**40), 2**40), max_size=40))
+def test_ascending(values: list[int]) -> None:
+    assert ascending(np.array(values, np.int64)).tolist() == sorted(set(values))
 
 
 @given(CODES, st.integers(0, 20))
