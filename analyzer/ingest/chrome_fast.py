@@ -12,7 +12,6 @@ import queue
 import re
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -485,14 +484,23 @@ class _Reader:
         return None if walker.is_list else walker.document()
 
     def _read_events(self, source: "_Source") -> None:
-        """Parse chunk after chunk; at most two more than there are threads are in memory."""
+        """Parse chunk after chunk."""
+        if len(self.workers) > 1:
+            self._read_in_threads(source)
+        else:
+            while not self.ended and (chunk := source.chunk(self._buffer())):
+                self._accept(self._parse(chunk))
+        if self.ended:
+            self.after += source.everything()
+
+    def _read_in_threads(self, source: "_Source") -> None:
+        """At most two more chunks than there are threads are in memory."""
+        from concurrent.futures import Future, ThreadPoolExecutor
+
         pending: deque[Future[_Chunk]] = deque()
         with ThreadPoolExecutor(len(self.workers)) as executor:
             try:
-                while not self.ended:
-                    chunk = source.chunk(self.free.pop() if self.free else self._buffer())
-                    if chunk is None:
-                        break
+                while not self.ended and (chunk := source.chunk(self._buffer())):
                     pending.append(executor.submit(self._parse, chunk))
                     while pending and (len(pending) > len(self.workers) + 1 or pending[0].done()):
                         self._accept(pending.popleft().result())
@@ -501,11 +509,9 @@ class _Reader:
             finally:
                 for future in pending:
                     future.cancel()
-        if self.ended:
-            self.after += source.everything()
 
     def _buffer(self) -> Any:
-        return np.zeros(self.chunk_size + scan.PADDING, np.uint8)
+        return self.free.pop() if self.free else np.zeros(self.chunk_size + scan.PADDING, np.uint8)
 
     def _parse(self, chunk: _Chunk) -> _Chunk:
         worker = self.idle.get()
