@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,10 +84,7 @@ class Loop:
 
     def _name(self, signature: _Signature) -> str:
         """Of the file: it tells apart whatever the code depends on."""
-        llvm = _llvm()
-        machine = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-        modes = [os.environ.get(mode) for mode in _MODES]
-        digest = hashlib.sha256(repr((llvm.llvm_version_info, machine, modes, signature)).encode())
+        digest = hashlib.sha256(repr((_machine(), signature)).encode())
         for module in self._sources:
             digest.update(_PACKAGE.parent.joinpath(*module.split(".")).with_suffix(".py").read_bytes())
         return f"{self.where.replace(':', '.')}-{digest.hexdigest()[:24]}.code"
@@ -191,6 +189,15 @@ def _loaded(code: _Code, where: str) -> Callable[..., Any]:
         return result.value if code.returns else None
 
     return run
+
+
+@cache
+def _machine() -> tuple[object, ...]:
+    """What the code depends on beside its sources."""
+    llvm = _llvm()
+    features = llvm.get_host_cpu_features().flatten()
+    modes = tuple(os.environ.get(mode) for mode in _MODES)
+    return llvm.llvm_version_info, llvm.get_process_triple(), llvm.get_host_cpu_name(), features, modes
 
 
 def _llvm() -> Any:
