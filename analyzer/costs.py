@@ -23,8 +23,9 @@ from analyzer.distinct import among
 from analyzer.formulas import Cost
 from analyzer.kernels import kernel_class
 from analyzer.lookup import distinct_rows, named, values_of
+from analyzer.narrow import constant, index_type
 from analyzer.shapes import Call, read_call
-from analyzer.trace import NONE, Bool, Int32, Int64
+from analyzer.trace import NONE, Bool, Index, Int32, Int64
 
 Formula = Callable[[Call], Cost | None]
 
@@ -159,17 +160,19 @@ class Costs:
     share: NDArray[np.float64]
     """[m] part of that cost: 1, less where several kernels do the work of one call."""
     kinds: tuple[Cost, ...]
-    operator: Int64
+    operator: Index
     """[m] row of the operator that launched it, -1 none."""
 
 
 def operation_costs(timeline: Timeline) -> Costs:
     """The cost of every compute operation, by the operator around its launch."""
     trace, n = timeline.trace, len(timeline.row)
-    operator = np.full(n, NONE, np.int64)
+    operator = np.full(n, NONE, index_type(len(trace)))
     linked = np.flatnonzero(timeline.linked & (timeline.does == COMPUTE) & ~timeline.node)
     operator[linked] = timeline.host.operator[timeline.launch[linked]]
     at = np.flatnonzero(operator != NONE)
+    if not len(at):
+        return Costs(constant(NONE, n, np.int32), np.broadcast_to(1.0, n), (), constant(NONE, n, operator.dtype))
     kind, share = np.full(n, NONE, np.int32), np.ones(n)
     texts = values_of([trace.texts.get(name) for name in TEXTS], operator[at])
     columns: list[NDArray[Any]] = [trace.name_code[operator[at]], *texts, trace.name_code[timeline.row[at]]]
@@ -193,7 +196,7 @@ def operation_costs(timeline: Timeline) -> Costs:
     return Costs(kind, share, tuple(kinds), operator)
 
 
-def _transformed(timeline: Timeline, operator: Int64, at: Int64, number: Int32, kinds: list[Cost]) -> Bool:
+def _transformed(timeline: Timeline, operator: Index, at: Int64, number: Int32, kinds: list[Cost]) -> Bool:
     """Kernels of convolutions that one of their kernels shows to be done by another algorithm."""
     names = timeline.trace.name_code[timeline.row[at]]
     telling = named(timeline.trace, names, lambda name: TRANSFORMED.search(name) is not None)
@@ -202,7 +205,7 @@ def _transformed(timeline: Timeline, operator: Int64, at: Int64, number: Int32, 
 
 
 def _main_kernels(
-    timeline: Timeline, operator: Int64, at: Int64, main: Bool, several: list[bool], number: Int32
+    timeline: Timeline, operator: Index, at: Int64, main: Bool, several: list[bool], number: Int32
 ) -> tuple[Bool, NDArray[np.float64]]:
     """Which of each operator's kernels do its work, and the part of each: those of the longest eligible one's name."""
     length = timeline.length[at]

@@ -10,9 +10,9 @@ import numpy as np
 from analyzer.classes import dataclass
 from analyzer.distinct import among, are_first, are_repeated, counted, present
 from analyzer.host import Doing, Host
-from analyzer.intervals import Intervals, ascending, intersect, total, union
+from analyzer.intervals import NOTHING, Intervals, ascending, clip, merge, total, union
 from analyzer.kernels import DIRECTIONS, copy_direction, copy_memory, is_communication
-from analyzer.narrow import blocks, index_type, where
+from analyzer.narrow import blocks, index_type, taken, where
 from analyzer.trace import NONE, Bool, Index, Int8, Int64, Kind, Trace
 
 # What a device operation does, in the order in which an instant with several of them is given away.
@@ -49,24 +49,24 @@ class Timeline:
         return self.end - self.start
 
     @cached_property
-    def stream(self) -> Int64:
-        return self.trace.stream[self.row]
+    def stream(self) -> Index:
+        return taken(self.trace.stream, self.row)
 
     @cached_property
     def launch(self) -> Index:
         """[m] row of the call that submitted the operation, -1 when the trace holds none."""
-        return self.trace.launch[self.row]
+        return taken(self.trace.launch, self.row)
 
     @cached_property
     def linked(self) -> Bool:
         return np.asarray(self.launch != NONE, np.bool_)
 
-    @cached_property
+    @property
     def launch_start(self) -> Int64:
-        """[m] ns; meaningless where not `linked`. Likewise `launch_end`."""
+        """[m] ns; meaningless where not `linked`. Likewise `launch_end`. Worked out anew each time."""
         return self.trace.start_ns[self.launch]
 
-    @cached_property
+    @property
     def launch_end(self) -> Int64:
         return self.trace.end_ns[self.launch]
 
@@ -98,6 +98,8 @@ class Timeline:
         return self._cut[0]
 
     def union_of(self, mask: Bool) -> Intervals:
+        if mask.all():
+            return self.busy
         return union(self.start[mask], self.end[mask])
 
     @cached_property
@@ -116,17 +118,7 @@ class Timeline:
 
     def forget(self) -> None:
         """Give up columns that are quickly worked out again, where they are asked for again."""
-        for name in (
-            "length",
-            "stream",
-            "launch",
-            "linked",
-            "launch_start",
-            "launch_end",
-            "node",
-            "by_graph",
-            "later_node",
-        ):
+        for name in ("length", "stream", "launch", "linked", "node", "by_graph", "later_node"):
             vars(self).pop(name, None)
         for name in ("after", "thread", "submitted", "returned"):
             vars(self.gaps).pop(name, None)
@@ -156,7 +148,7 @@ class Gaps:
     @property
     def launch(self) -> Index:
         """[g] row of the closing launch, -1 when there is none."""
-        launch = self.timeline.launch[self.closing]
+        launch = self.timeline.launch[self.closing]  # a copy
         launch[self.unlinked | (self.closing == NONE)] = NONE
         return launch
 
@@ -368,12 +360,11 @@ def covered(spans: Intervals, by: Intervals) -> Int64:
 
 def exposed(timeline: Timeline, start: int, end: int) -> list[tuple[int, int]]:
     """(what, ns) for each class of operation: the time in [start, end) in which no earlier class runs. Measured."""
-    window = Intervals(np.array([start]), np.array([end]))
-    result, taken, taken_ns = [], Intervals(np.empty(0, np.int64), np.empty(0, np.int64)), 0
-    for what in np.flatnonzero(np.bincount(timeline.does)).tolist():
-        mine = intersect(timeline.union_of(timeline.does == what), window)
-        taken = union(np.concatenate([taken.start, mine.start]), np.concatenate([taken.end, mine.end]))
-        ns = total(taken)
-        result.append((int(what), ns - taken_ns))
-        taken_ns = ns
+    result, covered_so_far, before = [], NOTHING, 0
+    for what in present(timeline.does).tolist():
+        mine = clip(timeline.union_of(timeline.does == what), start, end)
+        covered_so_far = merge(covered_so_far, mine) if len(covered_so_far.start) else mine
+        ns = total(covered_so_far)
+        result.append((int(what), ns - before))
+        before = ns
     return result

@@ -3,8 +3,18 @@
 import ctypes
 from contextlib import suppress
 
+LARGE_BYTES = 2 << 20
+_MMAP_THRESHOLD = -3  # of glibc's mallopt
+
 
 def give_back() -> None:
     """Give back what was freed: the C library keeps it, and what one thread has freed serves no other. Where it can."""
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_nothing_large() -> None:
+    """From now on what is large goes back to the system as soon as it is freed, at the price of new pages each time. The C
+    library would raise its bound to 32 MB by itself, and keep all that is smaller. Where it is glibc."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BYTES)

@@ -14,7 +14,7 @@ from analyzer import compiled
 from analyzer.classes import dataclass
 from analyzer.distinct import first_places, present
 from analyzer.intervals import Intervals, ascending, overlaps, remainder, union
-from analyzer.narrow import where
+from analyzer.narrow import constant, where
 from analyzer.trace import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
 
 
@@ -183,7 +183,10 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     doing = _doing(trace, step_marker)
     doing = _with_first_uses(trace, doing, process)
     host = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
-    parent, operator, frame, module = (np.full(len(trace), NONE, np.int32) for _ in range(4))
+    held = (host.any(), *((host & (trace.kind == kind)).any() for kind in (Kind.OPERATOR, Kind.PYTHON, Kind.PYTHON)))
+    parent, operator, frame, module = (
+        np.full(len(trace), NONE, np.int32) if any_ else constant(NONE, len(trace), np.int32) for any_ in held
+    )
     threads = _launching_threads(trace, process)
     segments = {}
     by_thread = _rows_by_thread(trace, host, threads)
@@ -328,7 +331,8 @@ def _sweep(
     )  # fmt: skip
     for column, found in zip((parent, operator, frame, module), around, strict=True):
         known = np.flatnonzero(found != NONE)
-        column[rows[known]] = rows[found[known]]
+        if len(known):
+            column[rows[known]] = rows[found[known]]
     pieces: list[Any] = [start, end, row, what]
     del start, end, row, what, around, stacks
     for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back

@@ -30,8 +30,9 @@ from analyzer.facts import read_data
 from analyzer.geometry import Tails, tails
 from analyzer.hardware import Hardware
 from analyzer.lookup import distinct_rows, values_at
+from analyzer.narrow import blocks, where
 from analyzer.sharing import shares
-from analyzer.trace import NONE, Bool, Device, Int64
+from analyzer.trace import NONE, Bool, Device, Index, Int64
 
 CAUSES = ("ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled")
 MEMORY_BOUND = frozenset({"elementwise", "copy", "normalization", "softmax", "reduction"})
@@ -151,9 +152,10 @@ class InKernel:
         """[m] ns of ideal time, tail, ramp and avoidable traffic that each whole operation claims."""
         kind = np.where(self.modelled, self.costs.kind, NONE)
         on = np.flatnonzero(kind != NONE)
-        ideal, tail, ramp, avoid = (np.zeros(len(kind)) for _ in range(4))
         if self.hardware is None or not len(on):
-            return ideal, tail, ramp, avoid
+            nothing = np.broadcast_to(0.0, len(kind))
+            return nothing, nothing, nothing, nothing
+        ideal, tail, ramp, avoid = (np.zeros(len(kind)) for _ in range(4))
         compute, memory, _ = self.needs
         share = self.costs.share[on]
         avoid[on] = np.minimum(self.avoidable[on], memory[kind[on]])
@@ -177,20 +179,28 @@ class InKernel:
         found[on] = least > self.timeline.length[on] + CLOCK_NS
         return found
 
-    def shares(self, start: int, end: int) -> tuple[Int64, Int64]:
+    def shares(self, start: int, end: int) -> tuple[Index, Int64]:
         """The compute operations that run in [start, end), and the ns of each; they add up to the time one runs."""
         timeline = self.timeline
-        on = np.flatnonzero((timeline.does == COMPUTE) & (timeline.start < end) & (timeline.end > start))
+        on = where((timeline.does == COMPUTE) & (timeline.start < end) & (timeline.end > start))
         on = on[timeline.end[on] > timeline.start[on]]
         return on, shares(np.maximum(timeline.start[on], start), np.minimum(timeline.end[on], end))
 
-    def parts(self, start: int, end: int) -> tuple[Int64, Int64]:
+    def parts(self, start: int, end: int) -> tuple[Index, Int64]:
         """The operations that run in [start, end) and [k, 6] ns of each by CAUSES; a row adds up to its share."""
         on, share = self.shares(start, end)
-        clipped = np.minimum(self.timeline.end[on], end) - np.maximum(self.timeline.start[on], start)
-        inside = clipped / np.maximum(self.timeline.length[on], 1)
+        return on, self._by_cause(on, share, start, end)
+
+    def _by_cause(self, on: Index, share: Int64, start: int, end: int) -> Int64:
+        """[k, 6] ns of each of these operations by CAUSES."""
         table = np.zeros((len(on), len(CAUSES)), np.int64)
         known = self.modelled[on]
+        if not known.any():
+            table[:, CAUSES.index("unmodelled")] = share
+            return table
+        begun, ended = self.timeline.start[on], self.timeline.end[on]
+        clipped = np.minimum(ended, end) - np.maximum(begun, start)
+        inside = clipped / np.maximum(ended - begun, 1)
         left = np.where(known, share, 0)
         for column, claim in enumerate(self.claims):
             taken = np.minimum(left, np.rint(claim[on] * inside).astype(np.int64))
@@ -198,14 +208,17 @@ class InKernel:
             left = left - taken
         table[:, CAUSES.index("inefficiency")] = left
         table[:, CAUSES.index("unmodelled")] = np.where(known, 0, share)
-        return on, table
+        return table
 
     def split(self, start: int, end: int) -> list[Part]:
         """The time in [start, end) in which kernels other than communication run, by cause; adds up to it exactly."""
-        _, table = self.parts(start, end)
+        on, share = self.shares(start, end)
+        sums = np.zeros(len(CAUSES), np.int64)
+        for part in blocks(len(on)):
+            sums += self._by_cause(on[part], share[part], start, end).sum(axis=0)
         return [
             Part(cause, ns, "measured" if cause == "unmodelled" else "modelled")
-            for cause, ns in zip(CAUSES, table.sum(axis=0).tolist(), strict=True)
+            for cause, ns in zip(CAUSES, sums.tolist(), strict=True)
             if ns
         ]
 

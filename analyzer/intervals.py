@@ -42,6 +42,8 @@ def union(start: Int64, end: Int64) -> Intervals:
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
+    if (start[1:] > end[:-1]).all():
+        return Intervals(start, end)
     reach = np.maximum.accumulate(end)
     opens = np.flatnonzero(np.concatenate([[True], start[1:] > reach[:-1]]))
     closes = np.concatenate([opens[1:] - 1, [len(start) - 1]])
@@ -79,6 +81,8 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """The part inside [start, end)."""
+    if not len(a.start) or (int(a.start.min()) >= start and int(a.end.max()) <= end and (a.end > a.start).all()):
+        return a
     start_, end_ = np.clip(a.start, start, end), np.clip(a.end, start, end)
     keep = end_ > start_
     return Intervals(start_[keep], end_[keep])

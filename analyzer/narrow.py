@@ -32,18 +32,25 @@ def where(mask: NDArray[np.bool_]) -> NDArray[np.signedinteger[Any]]:
     return found.astype(index_type(len(mask)))
 
 
-def constant(value: int, count: int, kind: DTypeLike = np.int64) -> Any:
+def constant(value: int, count: int, kind: DTypeLike = np.int64) -> NDArray[Any]:
     """[count] the same value everywhere, in the room of one; cannot be written to."""
     return np.broadcast_to(np.array(value, kind), count)
 
 
-def narrowed(column: NDArray[Any]) -> Any:
-    """The column of whole numbers as int32 where they fit, in the room of one where they are all alike."""
+def narrowed(column: NDArray[Any], *narrowest: type[np.signedinteger[Any]]) -> NDArray[Any]:
+    """The column of whole numbers as int32 where they fit, or as the first of these types in which they do; in the room of
+    one where they are all alike."""
     if not len(column):
         return column
     low, high = int(column.min()), int(column.max())
-    kind = np.int32 if low >= -_WIDEST_SMALL and high < _WIDEST_SMALL and column.itemsize > 4 else column.dtype
+    fits = (k for k in (*narrowest, np.int32) if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
+    kind: Any = next((k for k in fits if np.dtype(k).itemsize < column.itemsize), column.dtype)
     return constant(low, len(column), kind) if low == high else column.astype(kind, copy=False)
+
+
+def taken(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    """The column at these rows; in the room of one where the whole column is."""
+    return np.broadcast_to(column[:1], len(rows)) if column.strides == (0,) and len(column) else column[rows]
 
 
 def blocks(count: int, size: int = BLOCK) -> Iterator[slice]:

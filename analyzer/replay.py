@@ -10,7 +10,8 @@ import numpy as np
 from analyzer import compiled
 from analyzer.classes import dataclass
 from analyzer.graph import Graph, Point
-from analyzer.trace import Int64
+from analyzer.narrow import blocks
+from analyzer.trace import Bool, Int64
 from analyzer.window import Window
 
 TRUSTED = 0.05  # error and share of unexplained delays together; above it no saving is shown
@@ -77,13 +78,28 @@ def wall_ns(done: Replay, window: Window, device: int) -> int:
     `gpu`: from its first operation to the end of its last. Any other window: from where its start has moved to where its
     end has, and not before the operations that ran in it are done.
     """
-    graph = done.graph
-    mine = graph.device == device
+    first, last = _spanned(done, window, device)
     if window.kind == "gpu":
-        return int(done.operation_end[mine].max() - done.operation_start[mine].min())
-    ran = mine & (graph.trace.end_ns[graph.row] <= window.end_ns) & (graph.trace.start_ns[graph.row] >= window.start_ns)
-    last = int(done.operation_end[ran].max()) if ran.any() else window.start_ns
+        return last - first
     return max(moved(done, window.end_ns, device), last) - moved(done, window.start_ns, device)
+
+
+def _spanned(done: Replay, window: Window, device: int) -> tuple[int, int]:
+    """First start and last end in a replay of the operations that ran in a window of this device, all of it for `gpu`; the
+    window's start where there are none."""
+    graph, first, last = done.graph, [], []
+    for part in blocks(len(graph.row)):
+        mine = graph.device[part] == device
+        if window.kind != "gpu":
+            row = graph.row[part]
+            mine &= graph.trace.end_ns[row] <= window.end_ns
+            mine &= graph.trace.start_ns[row] >= window.start_ns
+        at = np.flatnonzero(mine) + part.start
+        if len(at):
+            start = done.time_ns[graph.operation_point[at]]
+            first.append(int(start.min()))
+            last.append(int((start + graph.duration_ns[at]).max()))
+    return min(first, default=window.start_ns), max(last, default=window.start_ns)
 
 
 def moved(done: Replay, instant: int, device: int) -> int:
@@ -92,15 +108,22 @@ def moved(done: Replay, instant: int, device: int) -> int:
     marks = np.flatnonzero((graph.point == Point.MARK) & (graph.time_ns == instant))
     if len(marks):
         return int(done.time_ns[marks].max())
-    mine = graph.device == device
-    ends = np.flatnonzero(mine & (graph.trace.end_ns[graph.row] == instant))
+    ends = np.concatenate(
+        [np.flatnonzero(_end_at(graph, device, instant, p)) + p.start for p in blocks(len(graph.row))]
+    )
     if len(ends):
-        return int(done.operation_end[ends].max())
+        return int((done.time_ns[graph.operation_point[ends]] + graph.duration_ns[ends]).max())
     before = np.flatnonzero(graph.time_ns <= instant)
     if not len(before):
         return instant
     last = int(before[-1])
     return int(done.time_ns[last] + instant - graph.time_ns[last])
+
+
+def _end_at(graph: Graph, device: int, instant: int, part: slice) -> Bool:
+    """[k] of a part of the operations those of a device that ended at an instant as measured."""
+    found: Bool = (graph.device[part] == device) & (graph.trace.end_ns[graph.row[part]] == instant)
+    return found
 
 
 @dataclass(frozen=True)
@@ -122,10 +145,12 @@ def trust(done: Replay, window: Window, device: int) -> Trust:
     """The error of the unchanged replay of a window, and what of the window no edge explains."""
     wall = max(window.wall_ns, 1)
     graph = done.graph
-    start = graph.trace.start_ns[graph.row]
-    mine = (graph.device == device) & (graph.delay_ns > 0) & (start > window.start_ns) & (start <= window.end_ns)
+    late = np.flatnonzero(graph.delay_ns > 0)
+    late = late[graph.device[late] == device]
+    start = graph.trace.start_ns[graph.row[late]]
+    inside = (start > window.start_ns) & (start <= window.end_ns)
     gaps = graph.timelines[device].gaps
-    delay, start = graph.delay_ns[mine], start[mine]
+    delay, start = graph.delay_ns[late[inside]], start[inside]
     at = np.searchsorted(gaps.end, start)
     closes = at < len(gaps)
     closes[closes] = gaps.end[at[closes]] == start[closes]

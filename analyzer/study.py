@@ -29,7 +29,7 @@ from analyzer.replay import Replay, Trust, replay, trust
 from analyzer.run import Run
 from analyzer.software import Use, uses
 from analyzer.summary import inside
-from analyzer.trace import Device, Int64, Note, Process, Trace
+from analyzer.trace import Device, Index, Note, Process, Trace
 from analyzer.units import duration
 from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_steps, marker_rows, period_ns, pick_steps
 
@@ -86,13 +86,15 @@ class Program:
     @cached_property
     def graph(self) -> Graph:
         """What each operation and call of the process waited for."""
+        for attribution in self.attributions:
+            attribution.timeline.forget()
         timeline = self.attributions[0].timeline
         families = marker_rows(timeline.trace, timeline.process, self.marker)
         return build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
 
-    @cached_property
+    @property
     def unchanged(self) -> Replay:
-        """The graph replayed as it is."""
+        """The graph replayed as it is; worked out anew each time."""
         return replay(self.graph)
 
 
@@ -105,9 +107,9 @@ class Study:
     """Of the device among the program's."""
     window: Window
     steps: tuple[Step, ...]
-    of_step: Int64
+    of_step: Index
     """[m] index into `steps` of each operation of the timeline; -1 for none."""
-    operations: Int64
+    operations: Index
     """Operations of the timeline that run in the window."""
     notes: tuple[Note, ...] = field(default=())
     request: Request = field(default=Request())

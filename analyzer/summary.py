@@ -16,7 +16,8 @@ from analyzer.host import LAUNCH, Doing
 from analyzer.intervals import ascending, clip, total
 from analyzer.kernels import kernel_class, readable
 from analyzer.lookup import named
-from analyzer.trace import NONE, Int32, Int64, Kind, Memory, Trace
+from analyzer.narrow import where
+from analyzer.trace import NONE, Index, Int32, Int64, Kind, Memory, Trace
 
 FRAMEWORK_PATH = re.compile(
     r"^<built-in|^nn\.Module: |site-packages|dist-packages|^torch/|^triton/|/lib/python|importlib|^threading\.py|^contextlib\.py"
@@ -109,18 +110,18 @@ class MemoryUse:
     """Allocated before the first event."""
 
 
-def inside(timeline: Timeline, start: int, end: int) -> Int64:
+def inside(timeline: Timeline, start: int, end: int) -> Index:
     """Operations that run in [start, end), and instantaneous ones at its edges."""
     runs = (timeline.start < end) & (timeline.end > start)
     instant = (timeline.start == timeline.end) & (timeline.start >= start) & (timeline.start <= end)
-    return np.flatnonzero(runs | instant)
+    return where(runs | instant)
 
 
-def clipped_ns(timeline: Timeline, operations: Int64, start: int, end: int) -> Int64:
+def clipped_ns(timeline: Timeline, operations: Index, start: int, end: int) -> Int64:
     return np.minimum(timeline.end[operations], end) - np.maximum(timeline.start[operations], start)
 
 
-def kernels_by_name(timeline: Timeline, operations: Int64, ns: Int64) -> list[KernelTime]:
+def kernels_by_name(timeline: Timeline, operations: Index, ns: Int64) -> list[KernelTime]:
     """Kernels and whole-graph replays, longest first."""
     trace = timeline.trace
     at = np.isin(trace.kind[timeline.row[operations]], (Kind.KERNEL, Kind.GRAPH))
@@ -134,7 +135,7 @@ def kernels_by_name(timeline: Timeline, operations: Int64, ns: Int64) -> list[Ke
     return sorted(found, key=lambda kernel: (-kernel.ns, kernel.name))
 
 
-def copies_by_kind(timeline: Timeline, operations: Int64, ns: Int64) -> list[CopyTime]:
+def copies_by_kind(timeline: Timeline, operations: Index, ns: Int64) -> list[CopyTime]:
     """Copies by direction and host memory, and sets."""
     does = timeline.does[operations]
     size = timeline.trace.bytes[timeline.row[operations]]
@@ -148,7 +149,7 @@ def copies_by_kind(timeline: Timeline, operations: Int64, ns: Int64) -> list[Cop
     return sorted(found, key=lambda copy: -copy.ns)
 
 
-def launches(timeline: Timeline, operations: Int64, start: int, end: int) -> Launches:
+def launches(timeline: Timeline, operations: Index, start: int, end: int) -> Launches:
     """Launch calls of these operations, and calls in [start, end) that launch by name and have none."""
     trace, host = timeline.trace, timeline.host
     linked = operations[timeline.linked[operations]]
@@ -179,18 +180,18 @@ def launches_without_operation(trace: Trace, process: int) -> Int64:
     return calls[~launched[calls]]
 
 
-def operators(timeline: Timeline, operations: Int64, ns: Int64) -> list[OwnerTime]:
+def operators(timeline: Timeline, operations: Index, ns: Int64) -> list[OwnerTime]:
     """GPU time by the innermost operator around the launch."""
     return _owners(timeline, timeline.host.operator, operations, ns)
 
 
-def modules(timeline: Timeline, operations: Int64, ns: Int64) -> list[OwnerTime]:
+def modules(timeline: Timeline, operations: Index, ns: Int64) -> list[OwnerTime]:
     """GPU time by the innermost `nn.Module` around the launch, where stacks were recorded."""
     found = _owners(timeline, timeline.host.module, operations, ns)
     return [OwnerTime(o.name.removeprefix("nn.Module: "), o.calls, o.kernels, o.ns) for o in found]
 
 
-def _owners(timeline: Timeline, owner: Int32, operations: Int64, ns: Int64) -> list[OwnerTime]:
+def _owners(timeline: Timeline, owner: Int32, operations: Index, ns: Int64) -> list[OwnerTime]:
     trace = timeline.trace
     linked = timeline.linked[operations]
     rows = owner[timeline.launch[operations[linked]]]
@@ -211,18 +212,20 @@ def _owners(timeline: Timeline, owner: Int32, operations: Int64, ns: Int64) -> l
 def largest_gaps(attribution: Attribution, start: int, end: int, count: int = 10) -> list[Gap]:
     """The longest gaps of [start, end), each with what the host did in it."""
     timeline, gaps, pieces = attribution.timeline, attribution.timeline.gaps, attribution.pieces
-    low, high = np.maximum(gaps.start, start), np.minimum(gaps.end, end)
-    order = np.argsort(-(high - low), kind="stable")[:count]
+    length = np.minimum(gaps.end, end)
+    length -= np.maximum(gaps.start, start)
+    most = np.sort(np.partition(length, -count)[-count:])[:1] if len(length) > count else length[:0]
+    longest = np.flatnonzero(length >= max(int(most.max(initial=1)), 1))
+    longest = longest[np.argsort(-length[longest], kind="stable")][:count]
+    low, high = (np.clip(times, start, end) for times in (gaps.start[longest], gaps.end[longest]))
     found = []
-    for gap in order[(high - low)[order] > 0].tolist():
-        first = int(np.searchsorted(pieces.end, low[gap], side="right"))
-        last = int(np.searchsorted(pieces.start, high[gap], side="left"))
-        parts = _gap_parts(attribution, range(first, last), int(low[gap]), int(high[gap]))
+    for gap, low_ns, high_ns in zip(longest.tolist(), low.tolist(), high.tolist(), strict=True):
+        first = int(np.searchsorted(pieces.end, low_ns, side="right"))
+        last = int(np.searchsorted(pieces.start, high_ns, side="left"))
+        parts = _gap_parts(attribution, range(first, last), low_ns, high_ns)
         closing = int(gaps.closing[gap])
         closed = readable(timeline.label(closing)) if closing != NONE and gaps.end[gap] <= end else ""
-        found.append(
-            Gap(int(low[gap]), int(high[gap]), closed, parts, _python_line(attribution, range(first, last), closing))
-        )
+        found.append(Gap(low_ns, high_ns, closed, parts, _python_line(attribution, range(first, last), closing)))
     return found
 
 

@@ -139,7 +139,7 @@ NO_MEMORY = Memory(*(np.empty(0, t) for t in (np.int64, np.int32, np.int64, np.i
 
 @dataclass(frozen=True)
 class Trace:
-    """One recording; n rows.
+    """One recording; n rows. Its columns are not written to: one that is the same everywhere may lie in the room of one row.
 
     Times are nanoseconds on the file's own clock; add `base_ns` to get the Unix epoch where the file says it.
     """
@@ -161,12 +161,12 @@ class Trace:
     """[n] index into `threads`; -1 for device rows and for overhead without a thread."""
     device: Int32
     """[n] device ordinal in its process; -1 for host rows."""
-    stream: Int64
+    stream: Index
     """[n] stream id; -1 none."""
-    correlation: Int64
-    bytes: Int64
+    correlation: Index
+    bytes: Index
     """[n] bytes that a copy or set moves; -1 unknown."""
-    launch: Int64
+    launch: Index
     """[n] for a device operation the row of the call that submitted it, -1 when the trace holds none."""
     names: tuple[str, ...]
     threads: tuple[Thread, ...]
@@ -235,10 +235,10 @@ class Trace:
                 "process": self.process,
                 "thread": self.thread,
                 "device": self.device,
-                "stream": self.stream,
-                "correlation": self.correlation,
-                "bytes": self.bytes,
-                "launch": self.launch,
+                "stream": self.stream.astype(np.int64),
+                "correlation": self.correlation.astype(np.int64),
+                "bytes": self.bytes.astype(np.int64),
+                "launch": self.launch.astype(np.int64),
             }
         )
         for argument, column in self.integers.items():
@@ -279,7 +279,7 @@ class Trace:
                 "ts": (self.start_ns[rows] - self.origin_ns) / 1000,
                 "dur": (self.end_ns[rows] - self.start_ns[rows]) / 1000,
                 "stream": np.where(device, np.maximum(self.stream[rows], 0), NONE),
-                "correlation": self.correlation[rows],
+                "correlation": self.correlation[rows].astype(np.int64),
                 "iteration": NONE,
             }
         )

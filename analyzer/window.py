@@ -14,7 +14,8 @@ from analyzer.device_timeline import Timeline
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.host import ENGINE_STEP, STEP
 from analyzer.intervals import ascending
-from analyzer.trace import NONE, Int64, Kind, Trace
+from analyzer.narrow import blocks, constant, where
+from analyzer.trace import NONE, Index, Int64, Kind, Trace
 
 # A family of markers is used alone: the first one that marks device work.
 MARKERS = (STEP, ENGINE_STEP)
@@ -73,14 +74,14 @@ def _outermost(trace: Trace, rows: Int64) -> Int64:
     return np.asarray(rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])], np.int64)
 
 
-def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tuple[list[Step], Int64]:
+def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tuple[list[Step], Index]:
     """The steps that launched work on this device, and for each operation the index of its step (-1: none)."""
     for rows in marker_rows(timeline.trace, timeline.process, chosen):
         of_marker = step_of_operation(timeline, timeline.trace.start_ns[rows], timeline.trace.end_ns[rows])
         used = ascending(of_marker[of_marker != NONE])
         if not len(used):
             continue
-        place = np.full(len(rows) + 1, NONE, np.int64)
+        place = np.full(len(rows) + 1, NONE, np.int32)
         place[used] = np.arange(len(used))
         of_step = place[of_marker]
         ends = np.full(len(used), np.iinfo(np.int64).min)
@@ -92,16 +93,17 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
             start = int(timeline.trace.start_ns[marker])
             steps.append(Step(timeline.trace.label(marker), start, max(marker_end, last), marker_end))
         return steps, of_step
-    return [], np.full(len(timeline.row), NONE, np.int64)
+    return [], constant(NONE, len(timeline.row), np.int32)
 
 
-def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Int64:
+def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Index:
     """[m] the step (disjoint, in order) within which the operation was launched; without a launch its predecessor's."""
-    step = np.full(len(timeline.row), NONE, np.int64)
-    linked = np.flatnonzero(timeline.linked)
-    at = np.searchsorted(start, timeline.launch_start[linked], side="right") - 1
-    inside = (at >= 0) & (timeline.launch_start[linked] < end[np.maximum(at, 0)])
-    step[linked[inside]] = at[inside]
+    step = np.full(len(timeline.row), NONE, np.int32)
+    linked = where(timeline.linked)
+    for part in blocks(len(linked)):
+        begun = timeline.trace.start_ns[timeline.launch[linked[part]]]
+        at = np.searchsorted(start, begun, side="right") - 1
+        step[linked[part]] = np.where((at >= 0) & (begun < end[np.maximum(at, 0)]), at, NONE)
     if linked.size == len(step):
         return step
     order = np.lexsort((timeline.start, timeline.stream))

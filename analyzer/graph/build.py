@@ -65,6 +65,7 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     _stream_edges(operations, op_point, nominal, edges)
     _event_edges(operations, waits, op_point, nominal, edges)
     freed = _return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges)
+    del op_point, call_point, return_point, waits, excess
     return _finish(trace, timelines, operations, calls, edges, spans, freed, nominal, extra, attributions)
 
 
@@ -83,7 +84,7 @@ def _launch_edges(
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
     # What started sooner than is usual shows that it could.
-    weight = np.minimum(nominal.launch[at] + late[at], operations.start[at] - operations.launch_start(at))
+    weight = np.minimum(nominal.launch(at) + late[at], operations.start[at] - operations.launch_start(at))
     edges.add(source, op_point[at], weight, Edge.LAUNCH)
 
 
@@ -180,6 +181,8 @@ def _finish(
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
     m, returns = len(operations.row), where(calls.waits)
+    duration = operations.end - operations.start
+    operations.forget()
     time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
     count = len(time)
     point = np.empty(count, np.int8)
@@ -188,6 +191,7 @@ def _finish(
     point[1 + m : 1 + m + len(calls.row)] = np.where(calls.mark, np.int8(Point.MARK), np.int8(Point.CALL))
     point[count - len(returns) :] = Point.RETURN
     order = _order(operations, time, point)
+    row, device = operations.used_up()
     place = np.empty(count, order.dtype)
     place[order] = places(count)
     ref = np.concatenate(
@@ -209,7 +213,7 @@ def _finish(
     graph = Graph(
         trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
         source=source, target=target, weight_ns=weight, after=after, kind=kind, modelled=modelled,
-        row=operations.row, device=operations.device, duration_ns=operations.end - operations.start,
+        row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
         host_edge=host_edge[known].astype(source.dtype),
         host_cause=np.concatenate([host_cause, extra[1], freed[1]]).astype(np.int8)[known],

@@ -126,7 +126,7 @@ def host_time(
 def _summed(edge: Int64, cause: Int8, ns: Int64) -> tuple[Int64, Int8, Int64]:
     """One entry for each edge and cause; entries of edges that are gone are left out."""
     keep = edge != NONE
-    key, ns = edge[keep] * len(IDLE) + cause[keep], ns[keep]
+    key, ns = edge[keep].astype(np.int64) * len(IDLE) + cause[keep], ns[keep]
     order = np.argsort(key, kind="stable")
     key, ns = key[order], ns[order]
     first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else np.empty(0, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,10 @@ QUEUED_GAP_NS = 1_000  # between operations of a stream, when the trace shows no
 
 @dataclass(frozen=True)
 class Nominal:
-    launch: Int64
-    """[m] from launch call to operation, by what is launched."""
+    what: Int8
+    """[m] kind of the operation's launch."""
+    launch_of: Int64
+    """[kinds] from launch call to operation."""
     launch_ns: int
     queued_ns: int
     graph_ns: int
@@ -29,6 +32,11 @@ class Nominal:
     event_ns: int
     """From the end of what a stream waits for to the start of what waited."""
     explained_ns: int
+
+    def launch(self, at: Any = slice(None)) -> Int64:
+        """From launch call to operation, for these operations."""
+        found: Int64 = self.launch_of[self.what[at]]
+        return found
 
 
 def nominal_weights(
@@ -38,9 +46,9 @@ def nominal_weights(
     explained = max(a.explained_ns for a in attributions)
     branches = _branches(operations)
     queued_ns, graph_ns = _stream_gaps(operations, waits, branches[1], explained)
-    launch, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
+    what, launch_of, launch_ns = _launch_latencies(attributions, operations, waits, excess, queued_ns)
     event_ns = _event_latency(operations, waits, explained)
-    return Nominal(launch, launch_ns, queued_ns, graph_ns, branches, event_ns, explained)
+    return Nominal(what, launch_of, launch_ns, queued_ns, graph_ns, branches, event_ns, explained)
 
 
 def _stream_gaps(operations: Operations, waits: Waits, nodes: Int64, explained: int) -> tuple[int, int]:
@@ -70,8 +78,8 @@ def _among(operations: Int64, like: Bool) -> Bool:
 def _launch_latencies(
     attributions: Sequence[Attribution], operations: Operations, waits: Waits, excess: tuple[Int64, Int8, Int64],
     queued_ns: int,
-) -> tuple[Int64, int]:  # fmt: skip
-    """[m] and over all: from launch call to operation, medians of each kind of operation."""
+) -> tuple[Int8, Int64, int]:  # fmt: skip
+    """[m] kind of each operation's launch; of each kind, and over all: medians from launch call to operation."""
     trace = operations.trace
     delay = operations.start - operations.launch_start()
     special = excess[1] != CODE["launch-call"]
@@ -101,7 +109,7 @@ def _launch_latencies(
             if clean.any():
                 by_kind[group] = int(np.median(delay[clean]))
                 break
-    return by_kind[what], overall
+    return what, by_kind, overall
 
 
 def _event_latency(operations: Operations, waits: Waits, explained_ns: int) -> int:
@@ -171,14 +179,14 @@ def within_delay(
     order = np.lexsort((excess[1] == CODE["launch-call"], excess[0]))
     operation, cause, ns = excess[0][order], excess[1][order], excess[2][order]
     trace, start = operations.trace, operations.start
-    room = np.maximum(start - operations.launch_start() - nominal.launch, 0)
+    room = np.maximum(start - operations.launch_start() - nominal.launch(), 0)
     before = np.cumsum(ns) - ns
     before -= before[np.searchsorted(operation, operation)] if len(operation) else 0
     ns = np.clip(room[operation] - before, 0, ns)
     np.subtract.at(room, operation, ns)
     at = where(operations.first & (room > min(STAGING_NS, nominal.explained_ns, nominal.queued_ns, nominal.event_ns)))
     begun = start[at]
-    at = at[trace.end_ns[operations.launch[at]] + nominal.launch[at] >= begun]
+    at = at[trace.end_ns[operations.launch[at]] + nominal.launch(at) >= begun]
     is_copy = trace.kind[operations.row[at]] == Kind.COPY
     known = np.where(is_copy, CODE["copy-staging"], CODE["launch-call"]).astype(np.int8)
     noise = np.where(is_copy, STAGING_NS, nominal.explained_ns)

@@ -35,6 +35,17 @@ class Operations:
     start: Int64
     end: Int64
 
+    def forget(self) -> None:
+        """Give up what was needed to find the edges."""
+        for name in ("by_lane", "previous", "graph", "same_graph"):
+            vars(self).pop(name, None)
+
+    def used_up(self) -> tuple[Index, Index]:
+        """Row and device of each; nothing else is left."""
+        row, device = self.row, self.device
+        vars(self).clear()
+        return row, device
+
     @cached_property
     def launch(self) -> Index:
         return self.trace.launch[self.row]
@@ -99,12 +110,14 @@ def merge_operations(timelines: Sequence[Timeline]) -> Operations:
     """The operations of these devices of a process."""
     trace = timelines[0].trace
     if len(timelines) == 1:
-        row, device = timelines[0].row, constant(0, len(timelines[0].row), np.int32)
+        row, device = timelines[0].row, constant(0, len(timelines[0].row), np.int16)
     else:
         row = np.concatenate([t.row for t in timelines])
-        device = np.repeat(np.arange(len(timelines), dtype=np.int32), [len(t.row) for t in timelines])
+        device = np.repeat(np.arange(len(timelines), dtype=np.int16), [len(t.row) for t in timelines])
         order = np.argsort(row, kind="stable")
-        row, device = row[order], device[order]
+        device = device[order]
+        row = trace.operations if len(row) == len(trace.operations) else row[order]
+        del order
     return Operations(trace, row, device, trace.start_ns[row], trace.end_ns[row])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.distinct import numbered, present
+from analyzer.narrow import narrowed
 from analyzer.trace import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -87,7 +88,10 @@ def assemble(
     columns["correlation"][columns["correlation"] <= 0] = NONE
     operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
     end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
-    launch = _launches(kind, start, end, operation, columns, health)
+    launch = narrowed(_launches(kind, start, end, operation, columns, health))
+    del order, operation
+    integers, texts = _moved((rows.integers, rows.texts), place)
+    columns = {column: narrowed(columns.pop(column)) for column in tuple(columns)}
     return Trace(
         name=name,
         format=format,
@@ -100,8 +104,8 @@ def assemble(
         threads=tuple(rows.threads),
         processes=tuple(rows.processes),
         devices=tuple(rows.devices),
-        integers=_moved(rows.integers, place),
-        texts=_moved(rows.texts, place),
+        integers=integers,
+        texts=texts,
         strings=rows.strings,
         memory=rows.memory,
         metadata=metadata,
@@ -154,18 +158,18 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
 
 
-def _moved(columns: dict[str, Sparse], place: Int32) -> dict[str, Sparse]:
+def _moved(groups: Sequence[dict[str, Sparse]], place: Int32) -> list[dict[str, Sparse]]:
     """Columns, used up, with the new numbers of their rows; those of the same rows go on sharing them."""
-    moved: dict[str, Sparse] = {}
+    moved: list[dict[str, Sparse]] = [{} for _ in groups]
     last = rows = order = np.empty(0, np.int64)
-    for key in tuple(columns):
-        column = columns.pop(key)
+    for group, key in [(i, key) for i, columns in enumerate(groups) for key in columns]:
+        column = groups[group].pop(key)
         if column.rows is not last:
             last, to = column.rows, place[column.rows]
             order = np.argsort(to, kind="stable")
             order = order[np.searchsorted(to, 0, sorter=order) :]  # without those that are gone
             rows = to[order]
-        moved[key] = Sparse(rows, column.values[order])
+        moved[group][key] = Sparse(rows, narrowed(column.values[order], np.int8, np.int16))
     return moved
 
 

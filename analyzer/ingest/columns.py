@@ -8,6 +8,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from analyzer.ingest.raw import Int64
+from analyzer.intervals import ascending
+from analyzer.narrow import blocks, constant, index_type
+from analyzer.trace import Index
 
 
 class Packed(NamedTuple):
@@ -53,17 +56,44 @@ def first_name(column: Column) -> str:
     return column if isinstance(column, str) else column.names[0]
 
 
-def distinct(values: Int64) -> tuple[Int64, Int64]:
+def distinct(values: Int64) -> tuple[Int64, Index]:
     """The distinct values, ascending, and the index among them of every row's value. Quick where values repeat."""
     if not len(values):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     low, high = int(values.min()), int(values.max())
+    kind = index_type(len(values))
     if low == high:
-        return values[:1], np.zeros(len(values), np.int64)
+        return values[:1].copy(), constant(0, len(values), kind)
+    codes = np.empty(len(values), kind)
     if high - low < 4 * len(values) + 65536:
         present = np.zeros(high - low + 1, np.bool_)
-        present[values - low] = True
-        return np.flatnonzero(present) + low, (np.cumsum(present) - 1)[values - low]
+        for part in blocks(len(values)):
+            present[values[part] - low] = True
+        place = np.cumsum(present, dtype=kind)
+        for part in blocks(len(values)):
+            codes[part] = place[values[part] - low] - 1
+        return np.flatnonzero(present) + low, codes
+    if (known := _few(values)) is not None:
+        for part in blocks(len(values)):
+            codes[part] = np.searchsorted(known, values[part])
+        return known, codes
     heads = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
-    keys, codes = np.unique(values[heads], return_inverse=True)
-    return keys, np.repeat(codes, np.diff(heads, append=len(values)))
+    keys, of_head = np.unique(values[heads], return_inverse=True)
+    return keys, np.repeat(of_head.astype(kind), np.diff(heads, append=len(values)))
+
+
+FEW = 1 << 14  # distinct values: to find one among them is quicker than to sort all rows
+
+
+def _few(values: Int64) -> Int64 | None:
+    """The distinct values, ascending, where they are few and come again and again; else None."""
+    known = np.empty(0, np.int64)
+    for part in blocks(len(values)):
+        some = values[part]
+        if len(known):
+            some = some[known[np.minimum(np.searchsorted(known, some), len(known) - 1)] != some]
+        if len(some):
+            known = ascending(np.concatenate([known, some]))
+        if len(known) > FEW:
+            return None
+    return known

@@ -19,7 +19,8 @@ from analyzer.ingest.nsys_export import exported, is_report
 from analyzer.ingest.parquet_columns import ParquetFolder, is_parquet_export
 from analyzer.ingest.raw import MISSING
 from analyzer.ingest.sqlite_columns import Database
-from analyzer.trace import NONE, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
+from analyzer.narrow import constant, narrowed, where
+from analyzer.trace import NONE, Index, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
 
 Progress = Callable[[str], None]
 NSIGHT = re.compile(
@@ -82,9 +83,9 @@ def _rows(source: Source, reader: Reader, parts: list[Part]) -> Rows:
         end_ns=end,
         untimed=(start == MISSING) | (end == MISSING),
         name_code=_taken(parts, "name"),
-        process=process.astype(np.int32),
+        process=process.astype(np.int32, copy=False),
         thread=thread,
-        device=device.astype(np.int32),
+        device=device.astype(np.int32, copy=False),
         stream=_or_none(_taken(parts, "stream")),
         correlation=_or_none(_taken(parts, "correlation")),
         bytes=_or_none(_taken(parts, "bytes")),
@@ -132,19 +133,24 @@ def _unknown_tables(source: Source) -> list[Note]:
 def _taken(parts: Sequence[Part], column: str) -> Any:
     """A column of all parts, which are left without it."""
     pieces = [vars(part).pop(column) for part in parts]
+    if len(pieces) == 1:
+        return pieces[0]
     return np.concatenate(pieces or [np.empty(0, {"kind": np.int8, "name": np.int32}.get(column, np.int64))])
 
 
-def _or_none(column: Int64) -> Int64:
+def _or_none(column: Int64) -> Index:
+    if len(column) and (column == column[0]).all():
+        return constant(NONE if column[0] == MISSING else int(column[0]), len(column))
+    column = column if column.flags.writeable else column.copy()
     column[column == MISSING] = NONE
-    return column
+    return narrowed(column)
 
 
-def _threads(source: Source, tid: Int64, process: Int64, pids: Int64) -> tuple[list[Thread], Int32]:
+def _threads(source: Source, tid: Int64, process: Index, pids: Int64) -> tuple[list[Thread], Int32]:
     """Host threads by process and thread id, and each row's."""
     thread = np.full(len(tid), NONE, np.int32)
-    host = np.flatnonzero(tid != MISSING)
-    keys, codes = distinct((process[host] << 24) | tid[host])
+    host = where(tid != MISSING)
+    keys, codes = distinct((process[host].astype(np.int64) << 24) | tid[host])
     thread[host] = codes
     names = thread_names(source)
     threads = []

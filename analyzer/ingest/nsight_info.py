@@ -11,7 +11,7 @@ import numpy as np
 from analyzer.ingest.columns import Source, distinct
 from analyzer.ingest.nsight_tables import process_id
 from analyzer.ingest.raw import MISSING
-from analyzer.trace import Device, Int64
+from analyzer.trace import Device, Index, Int64
 
 # Commands, environments and host names stay in the file: a report is passed on more freely than a recording.
 CAPTURE_OPTIONS = re.compile(
@@ -90,13 +90,13 @@ def thread_names(source: Source) -> dict[tuple[int, int], str]:
     return {(p, t): _text(texts.get(n, b"")) for p, t, n in zip(pid, tid, name[order].tolist(), strict=True)}
 
 
-def devices(source: Source, pids: Int64, process: Int64, ordinal: Int64) -> list[Device]:
+def devices(source: Source, pids: Int64, process: Index, ordinal: Index) -> list[Device]:
     """The GPUs of the device rows (`process` index and `ordinal` of each), and those that the export maps besides."""
     gpus = _gpus(source)
     mapped = _mapped(source)
     index = {pid: i for i, pid in enumerate(pids.tolist())}
     ordinals, code = distinct(ordinal)
-    used, _ = distinct(process * len(ordinals) + code)
+    used, _ = distinct(process.astype(np.int64) * len(ordinals) + code)
     keys = {(key // len(ordinals), int(ordinals[key % len(ordinals)])) for key in used.tolist()}
     keys = {(at, number) for at, number in keys if number >= 0}
     keys |= {(index[pid], cuda) for pid, cuda in mapped if pid in index}

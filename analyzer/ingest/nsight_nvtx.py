@@ -115,6 +115,6 @@ def _domains(names: Names, event: Int64, thread: Int64, domain: Int64, labels: L
         return np.full(len(event), -1, np.int64)
     ids, codes = distinct(domain)
     pids, owner = distinct(pid)
-    keys, which = distinct(owner * len(ids) + codes)
+    keys, which = distinct(owner.astype(np.int64) * len(ids) + codes)
     table = [known.get((int(pids[k // len(ids)]), int(ids[k % len(ids)])), -1) for k in keys.tolist()]
     return np.array(table, np.int64)[which]

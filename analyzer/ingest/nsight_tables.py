@@ -22,7 +22,8 @@ from analyzer.ingest.nsight_names import (
     without_version,
 )
 from analyzer.ingest.raw import MISSING
-from analyzer.trace import Bool, Int8, Int32, Int64, Kind, Note, Sparse
+from analyzer.narrow import blocks, narrowed, places, where
+from analyzer.trace import Bool, Index, Int8, Int32, Int64, Kind, Note, Sparse
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 CUDA_CLASSES = (0, 1)  # runtime and driver; other event classes repeat the same calls under other names
@@ -100,23 +101,30 @@ class Reader:
 
     def kernels(self) -> Part:
         table = CUPTI + "KERNEL"
-        start, end, device, stream, correlation, pid, name, *rest = self._integers(
+        start, end, device, stream, correlation, pid, name, node, graph, resources, grid, block = self._integers(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
             "graphNodeId", "graphId", RESOURCES, GRID, BLOCK,
         )  # fmt: skip
-        node, graph, resources, grid, block = rest
         if (name == MISSING).any():
             (short,) = self._integers(table, "shortName")
             name = np.where(name == MISSING, short, name)
-        part = device_part(Kind.KERNEL, start, end, self._named(name, str), pid, device, stream, correlation)
-        known = resources != MISSING
-        registers = np.where(known, resources >> 48, MISSING)
-        shared = np.where(known, (resources >> 24 & 0xFFFFFF) + (resources & 0xFFFFFF), MISSING)
-        part.integers = _present({
-            "registers per thread": registers, "shared memory": shared,
-            "graph node id": np.where(node > 0, node, MISSING), "graph id": np.where(graph > 0, graph, MISSING),
-        })  # fmt: skip
-        part.texts = {"grid": self._shapes(grid), "block": self._shapes(block)}
+        names = self._named(name, str)
+        del name
+        part = device_part(Kind.KERNEL, start, end, names, pid, device, stream, correlation)
+        del start, end, names, pid, device, stream, correlation  # the part gives them up one by one
+        rows = where(resources != MISSING)
+        part.integers = {
+            **_values(resources, rows, {
+                "registers per thread": lambda packed: packed >> 48,
+                "shared memory": lambda packed: (packed >> 24 & 0xFFFFFF) + (packed & 0xFFFFFF),
+            }),
+            **_values(node, where(node > 0), {"graph node id": lambda number: number}),
+            **_values(graph, where(graph > 0), {"graph id": lambda number: number}),
+        }  # fmt: skip
+        del resources, node, graph
+        part.texts = {"grid": self._shapes(grid, rows)}
+        del grid
+        part.texts["block"] = self._shapes(block, rows)
         return part
 
     def graphs(self) -> Part:
@@ -194,7 +202,8 @@ class Reader:
             return {}
         both, codes = distinct(np.concatenate([recorded, event]))
         _, owner = distinct(np.concatenate([process_id(pid), syncs.pid]))
-        key = ((owner * len(both) + codes) << 32) | np.clip(np.concatenate([correlation, syncs.correlation]), 0, NO_ID)
+        key = (owner.astype(np.int64) * len(both) + codes) << 32
+        key |= np.clip(np.concatenate([correlation, syncs.correlation]), 0, NO_ID)
         order = np.argsort(key[: len(pid)], kind="stable")
         keys = key[order]
         at = np.searchsorted(keys, key[len(pid) :]) - 1
@@ -254,10 +263,12 @@ class Reader:
                     labels[number] = change(name.decode("utf-8", "replace"))
         return labels
 
-    def _shapes(self, packed: Int64) -> Sparse:
-        """`[x, y, z]` for every row that has sizes, its text made once for each distinct shape."""
-        rows = np.flatnonzero(packed != MISSING)
-        keys, codes = distinct(packed[rows])
+    def _shapes(self, packed: Int64, rows: Index) -> Sparse:
+        """`[x, y, z]` for every row that has sizes, its text made once for each distinct shape. `rows` are shared where they
+        are the ones."""
+        mine = where(packed != MISSING)
+        rows = rows if np.array_equal(rows, mine) else mine
+        keys, codes = distinct(packed if len(rows) == len(packed) else packed[rows])
         names = [self.names.code(f"[{k >> 32}, {k >> 16 & 0xFFFF}, {k & 0xFFFF}]") for k in keys.tolist()]
         return Sparse(rows, np.array(names, np.int32)[codes])
 
@@ -291,17 +302,30 @@ def device_part(
     )  # fmt: skip
 
 
+def _values(column: Int64, rows: Index, made: dict[str, Callable[[Int64], Int64]]) -> dict[str, Sparse]:
+    """Columns made of another one, at these rows; none where there are none."""
+    if not len(rows):
+        return {}
+    columns = {}
+    for name, make in made.items():
+        values = np.empty(len(rows), np.int64)
+        for part in blocks(len(rows)):
+            values[part] = make(column[rows[part]])
+        columns[name] = Sparse(rows, narrowed(values))
+    return columns
+
+
 def _present(columns: dict[str, Int64]) -> dict[str, Sparse]:
     """Columns without their missing values; columns with nothing else are left out."""
     result = {}
-    everywhere: Int64 | None = None
+    everywhere: Index | None = None
     for name, column in columns.items():
         has = column != MISSING
         if has.all() and len(column):
-            everywhere = np.arange(len(column)) if everywhere is None else everywhere
-            result[name] = Sparse(everywhere, column)
+            everywhere = places(len(column)) if everywhere is None else everywhere
+            result[name] = Sparse(everywhere, narrowed(column))
         elif has.any():
-            result[name] = Sparse(np.flatnonzero(has), column[has])
+            result[name] = Sparse(where(has), narrowed(column[has]))
     return result
 
 

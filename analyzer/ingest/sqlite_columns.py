@@ -15,13 +15,16 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.errors import UnreadableTrace
+from analyzer.heap import keep_nothing_large
 from analyzer.ingest import arrow_batches
 from analyzer.ingest.arrow_batches import BATCH_ROWS, ArrowError
 from analyzer.ingest.columns import Batch, Column, first_name
 from analyzer.ingest.raw import MISSING, Int64
 from analyzer.ingest.sqlite_file import check_file, damaged
+from analyzer.narrow import constant
 
 SMALL_BYTES = 8 << 20
+HUGE_BYTES = 64 << 20  # columns of such a file are large enough that what is freed of them counts
 ROWS_FOR_TWO = 4 * BATCH_ROWS
 LEAST_BYTES_A_ROW = 4  # a header byte, a serial type for each of at least two columns, and some content
 IDS_A_QUERY = 500
@@ -37,6 +40,8 @@ class Database:
         self.uri = path.absolute().as_uri() + "?mode=ro&immutable=1"
         self.bytes = path.stat().st_size
         self.large = self.bytes >= SMALL_BYTES
+        if self.bytes >= HUGE_BYTES:
+            keep_nothing_large()
         with self._explained():
             self.connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
             self.connection.text_factory = bytes
@@ -66,8 +71,9 @@ class Database:
         select = f"SELECT {self._selected(table, present or ['rowid'], ())} FROM {_name(table)} NOT INDEXED"
         with self._explained():
             read = self._columns(select, table, max(len(present), 1))
-        found = dict(zip(present, read, strict=False))
-        absent = np.broadcast_to(np.int64(MISSING), len(read[0]))
+        found = {name: _once(column) for name, column in zip(present, read, strict=False)}
+        absent = constant(MISSING, len(read[0]))
+        del read
         return [found.get(column, absent) for column in columns]
 
     def strings(self, ids: Int64) -> dict[int, bytes]:
@@ -155,6 +161,12 @@ class Database:
             yield
         except (sqlite3.Error, ArrowError, UnicodeDecodeError) as error:  # the last from a message about damaged text
             raise UnreadableTrace(damaged(self.file, error)) from error
+
+
+def _once(column: Int64) -> Int64:
+    """The column; in the room of one number where all are alike."""
+    alike = len(column) > 0 and column[0] == column[-1] and bool((column == column[0]).all())
+    return constant(int(column[0]), len(column)) if alike else column
 
 
 def _name(identifier: str) -> str:
