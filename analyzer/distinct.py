@@ -85,18 +85,22 @@ def counted(codes: Codes) -> tuple[Int64, Index, Int64]:
     return found - 1, which, counts[found]
 
 
-def numbered(codes: Codes) -> tuple[Int64, Int64]:
+def numbered(codes: Codes) -> tuple[Int64, Index]:
     """The distinct codes in order, and for each row which of them it has; usual are codes from -1 on."""
-    codes = codes.astype(np.int64)
+    kind = index_type(len(codes))
     size = int(codes.max(initial=-1)) + 2
     if size > DENSE * len(codes) or codes.min(initial=-1) < -1:
+        codes = codes.astype(np.int64)
         order = np.argsort(codes, kind="stable")  # most come nearly in order, which it likes
         new = np.diff(codes[order], prepend=codes[order[:1]] - 1) != 0
-        which = np.empty(len(codes), np.int64)
+        which = np.empty(len(codes), kind)
         which[order] = np.cumsum(new) - 1
         return codes[order[new]], which
-    shifted = codes + 1
     there = np.zeros(size, np.bool_)
-    there[shifted] = True
-    place = np.cumsum(there) - 1
-    return np.flatnonzero(there) - 1, place[shifted]
+    for part in blocks(len(codes)):
+        there[codes[part].astype(np.intp) + 1] = True
+    place = np.cumsum(there, dtype=kind)
+    which = np.empty(len(codes), kind)
+    for part in blocks(len(codes)):
+        which[part] = place[codes[part].astype(np.intp) + 1] - 1
+    return np.flatnonzero(there) - 1, which

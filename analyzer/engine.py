@@ -176,8 +176,8 @@ class _Applied:
     low_wall: int = field(init=False)
     high_wall: int = field(init=False)
     saved: tuple[float, float] = (0.0, 0.0)
-    tried: dict[int, tuple[Graph, Graph, int, int]] = field(default_factory=dict)
-    """What each fix (by its claim's id) makes of the graphs as they are now."""
+    tried: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Wall times with each fix (by its claim's id) on the graphs as they are now; the changed graphs are large."""
 
     def __post_init__(self) -> None:
         self.low = self.high = self.study.graph
@@ -186,27 +186,29 @@ class _Applied:
     def wall(self, graph: Graph) -> int:
         return wall_ns(replay(graph), self.study.window, self.study.index)
 
-    def with_fix(self, claim: Claim) -> tuple[Graph, Graph, int, int]:
-        """The graphs with a claim's fix on top, and how long they take."""
+    def with_fix(self, claim: Claim) -> tuple[int, int]:
+        """How long the graphs take with a claim's fix on top."""
         if id(claim) not in self.tried:
             assert claim.fix is not None
             self.tried[id(claim)] = self._with(claim.fix)
         return self.tried[id(claim)]
 
-    def _with(self, fix: Fix) -> tuple[Graph, Graph, int, int]:
-        low, high = fix.low(self.low), fix.high(self.high)
-        return low, high, min(self.wall(low), self.low_wall), min(self.wall(high), self.high_wall)
+    def _with(self, fix: Fix) -> tuple[int, int]:
+        low = min(self.wall(fix.low(self.low)), self.low_wall)
+        return low, min(self.wall(fix.high(self.high)), self.high_wall)
 
     def marginal(self, claim: Claim) -> tuple[int, int]:
         """What a claim's fix saves on top, pessimistic and optimistic."""
         assert claim.fix is not None
-        _, _, low_wall, high_wall = self.with_fix(claim)
+        low_wall, high_wall = self.with_fix(claim)
         low, high = (self.low_wall - low_wall) * claim.fix.low_share, self.high_wall - high_wall
         bound = self.before if claim.at_most_ns is None else claim.at_most_ns
         return int(min(low, high, bound)), int(min(high, bound))
 
     def take(self, claim: Claim, saving: tuple[int, int]) -> None:
-        self.low, self.high, self.low_wall, self.high_wall = self.with_fix(claim)
+        assert claim.fix is not None
+        self.low_wall, self.high_wall = self.with_fix(claim)
+        self.low, self.high = claim.fix.low(self.low), claim.fix.high(self.high)
         self.tried.clear()
         self.saved = (self.saved[0] + saving[0], self.saved[1] + saving[1])
 

@@ -21,7 +21,8 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.facts import read_data
 from analyzer.lookup import distinct_rows, values_of
-from analyzer.trace import NONE, Device, Int64, Trace
+from analyzer.narrow import constant
+from analyzer.trace import NONE, Device, Index, Int64, Trace
 
 Floats = NDArray[np.float64]
 
@@ -51,14 +52,33 @@ class SmLimits:
 
 @dataclass(frozen=True)
 class Tails:
-    """[m] for each operation the share of its time that idle SMs of the last wave cost; NaN where not measurable."""
+    """The last waves of a timeline's operations, worked out once for launches that are alike; NaN where not measurable."""
 
-    idle: Floats
-    bound: Floats
-    """[m] with half-filled SMs counted by what they lack: the most it can be."""
-    waves: Floats
-    resident: Floats
-    """[m] blocks that an SM holds at once."""
+    launch: Index
+    """[m] index into the columns below."""
+    idle_of: Floats
+    bound_of: Floats
+    waves_of: Floats
+    resident_of: Floats
+
+    @property
+    def idle(self) -> Floats:
+        """[m] for each operation the share of its time that idle SMs of the last wave cost."""
+        return self.idle_of[self.launch]
+
+    @property
+    def bound(self) -> Floats:
+        """[m] the same with half-filled SMs counted by what they lack: the most it can be."""
+        return self.bound_of[self.launch]
+
+    @property
+    def waves(self) -> Floats:
+        return self.waves_of[self.launch]
+
+    @property
+    def resident(self) -> Floats:
+        """[m] blocks that an SM holds at once."""
+        return self.resident_of[self.launch]
 
 
 def sm_limits(device: Device) -> SmLimits | None:
@@ -104,11 +124,11 @@ def tail_shares(blocks: Int64, sms: int, resident: Int64) -> tuple[Floats, Float
 def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     """The last wave of every kernel of the timeline."""
     trace, n = timeline.trace, len(timeline.row)
-    empty = [np.full(n, np.nan) for _ in range(4)]
+    unknown = Tails(constant(NONE, n, np.int32), *(np.full(1, np.nan) for _ in range(4)))
     limits = sm_limits(device)
     at = np.flatnonzero(timeline.is_kernel)
     if limits is None or not sms or not len(at):
-        return Tails(*empty)
+        return unknown
     columns = [*(trace.integers.get(name) for name in LAUNCH[:2]), *(trace.texts.get(name) for name in LAUNCH[2:])]
     distinct, which = distinct_rows(values_of(columns, timeline.row[at]))
     registers, shared, grid, block = np.array(distinct, np.int64).T
@@ -119,11 +139,14 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     )  # fmt: skip
     resident = resident_blocks(limits, threads[known], registers[known], shared[known])
     waves, idle, bound = tail_shares(blocks[known], sms, resident)
-    for column, values in zip(empty, (idle, bound, waves, resident.astype(np.float64)), strict=True):
-        of_launch = np.full(len(distinct), np.nan)
-        of_launch[known] = values
-        column[at] = of_launch[which]
-    return Tails(*empty)
+    tables = []
+    for values in (idle, bound, waves, resident.astype(np.float64)):
+        table = np.full(len(distinct) + 1, np.nan)  # the last one for what is no kernel
+        table[known] = values
+        tables.append(table)
+    launch = np.full(n, NONE, np.int32)
+    launch[at] = which
+    return Tails(launch, *tables)
 
 
 def _size(trace: Trace, code: int) -> int:

@@ -122,13 +122,13 @@ def _active(segments: Segments) -> Segments:
 def _holes(timeline: Timeline, segments: Segments) -> Segments:
     """Short holes between the records of a thread that records operators; the row is the record before."""
     start, end = segments.end[:-1], segments.start[1:]
-    short = (end > start) & (end - start <= HOLE_NS) & _python_holes(timeline, segments)
+    short = (end > start) & (end - start <= HOLE_NS) & python_holes(timeline, segments)
     return Segments(
         start[short], end[short], segments.row[:-1][short], np.full(int(short.sum()), Doing.PYTHON, np.int8)
     )
 
 
-def _python_holes(timeline: Timeline, segments: Segments) -> bool:
+def python_holes(timeline: Timeline, segments: Segments) -> bool:
     """Holes of this thread are Python: it records operators, and nothing records frames."""
     return not timeline.trace.has_frames and bool((timeline.trace.kind[segments.row] == Kind.OPERATOR).any())
 
@@ -195,7 +195,6 @@ def causes_of_segments(timeline: Timeline, blocking: Blocking) -> Iterable[tuple
         yield thread, segments, _record_causes(timeline, segments.row, segments.doing, ns, blocking, calls)[0]
 
 
-def silent_cause(timeline: Timeline, segments: Segments, ns: Int64) -> Int8:
-    """[k] the cause of holes of these lengths between a thread's records."""
-    python = _python_holes(timeline, segments) & (ns <= HOLE_NS)
-    return np.where(python, CODE["python"], CODE["host-unknown"]).astype(np.int8)
+def silent_cause(ns: Int64, python: bool) -> Int8:
+    """[k] the cause of holes of these lengths between a thread's records; `python` says whether short ones are Python."""
+    return np.where(python & (ns <= HOLE_NS), np.int8(CODE["python"]), np.int8(CODE["host-unknown"]))

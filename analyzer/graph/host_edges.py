@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analyzer.attribution import IDLE, Attribution
-from analyzer.attribution.host_side import causes_of_segments, silent_cause
+from analyzer.attribution.host_side import causes_of_segments, python_holes, silent_cause
 from analyzer.classes import dataclass
 from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
@@ -105,6 +105,7 @@ def host_time(
     found = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
     timeline = attribution.timeline
     for thread, segments, causes in causes_of_segments(timeline, attribution.blocking):
+        python = python_holes(timeline, segments)
         of_thread = np.flatnonzero((spans.thread == thread) & (spans.end > spans.start))
         for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
             mine = of_thread[spans.group[of_thread] == group]
@@ -116,7 +117,7 @@ def host_time(
                 silent = remainder(span, met)
                 silence = silent.end - silent.start
                 ns = np.concatenate([met.end - met.start, silence])
-                cause = np.concatenate([causes[met.right], silent_cause(timeline, segments, silence)])
+                cause = np.concatenate([causes[met.right], silent_cause(silence, python)])
                 edge = new_edge[spans.edge[block[np.concatenate([met.left, silent.left])]]]
                 found.append(_summed(edge, cause, ns))
     edge, cause, ns = (np.concatenate(column) for column in zip(*found, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.distinct import numbered, present
-from analyzer.narrow import narrowed
+from analyzer.narrow import index_type, narrowed, where
 from analyzer.trace import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -17,6 +17,7 @@ from analyzer.trace import (
     NONE,
     Bool,
     Device,
+    Index,
     Int8,
     Int32,
     Int64,
@@ -218,20 +219,22 @@ def _clip_corrupt_ends(
 
 def _launches(
     kind: Int8, start: Int64, end: Int64, operation: Bool, columns: dict[str, Any], health: list[Note]
-) -> Int64:
+) -> Index:
     """[n] for each operation the earliest call with its correlation in its process, unless their clocks differ."""
-    launch = np.full(len(kind), NONE, np.int64)
+    launch = np.full(len(kind), NONE, index_type(len(kind)))
     correlation, process = columns["correlation"], columns["process"]
-    calls = np.flatnonzero((kind == Kind.CALL) & (correlation != NONE))
-    operations = np.flatnonzero(operation & (correlation != NONE))
+    calls = where((kind == Kind.CALL) & (correlation != NONE))
+    operations = where(operation & (correlation != NONE))
     if not len(calls) or not len(operations):
         return launch
     # (process, correlation) as one number; calls are in time order, so the first of equal keys is the earliest call.
     rows = np.concatenate([calls, operations])
-    distinct, codes = numbered(correlation[rows])
-    keys, key = numbered(process[rows].astype(np.int64) * len(distinct) + codes)
+    keys, key = numbered(correlation[rows])
+    if len(present(process)) > 1:
+        keys, key = numbered(process[rows].astype(np.int64) * len(keys) + key)
+    del rows
     of_call, of_operation = key[: len(calls)], key[len(calls) :]
-    earliest = np.full(len(keys), NONE, np.int64)
+    earliest = np.full(len(keys), NONE, calls.dtype)
     earliest[of_call[::-1]] = calls[::-1]
     launch[operations] = earliest[of_operation]
     first = earliest[of_call]
@@ -252,7 +255,7 @@ def _launches(
     return _same_clock(launch, start, health)
 
 
-def _same_clock(launch: Int64, start: Int64, health: list[Note]) -> Int64:
+def _same_clock(launch: Index, start: Int64, health: list[Note]) -> Index:
     """The launches without those on another clock than their operation."""
     linked = np.flatnonzero(launch != NONE)
     apart = np.abs(start[linked] - start[launch[linked]])
