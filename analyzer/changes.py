@@ -18,6 +18,7 @@ from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
 from analyzer.intervals import ascending
+from analyzer.narrow import blocks
 from analyzer.trace import NONE, Bool, Int64
 
 Change = Callable[[Graph], Graph]
@@ -51,11 +52,10 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0) -> Graph:
     taken = np.where(parts, np.rint(graph.host_ns * share).astype(np.int64), 0)
     weight = graph.weight_ns.copy()
     np.subtract.at(weight, graph.host_edge, taken)
-    return replace(
-        graph,
-        weight_ns=np.where(graph.weight_ns >= 0, np.maximum(weight, 0), graph.weight_ns),
-        host_ns=graph.host_ns - taken,
-    )
+    np.maximum(weight, 0, out=weight)
+    below = np.flatnonzero(graph.weight_ns < 0)
+    weight[below] = graph.weight_ns[below]
+    return replace(graph, weight_ns=weight, host_ns=graph.host_ns - taken)
 
 
 def without_waits(calls: Collection[int] | None = None) -> Change:
@@ -114,7 +114,7 @@ def fused(
         gone[rest] = True
         into = _into_operations(graph, gone)
         weight = graph.weight_ns.copy()
-        weight[into & np.isin(graph.kind, (Edge.STREAM, Edge.GRAPH))] = 0
+        weight[into & _of_kinds(graph, Edge.STREAM, Edge.GRAPH)] = 0
         graph = replace(graph, weight_ns=weight, duration_ns=duration)
         return _without_launches(graph, graph.trace.launch[graph.row[rest]]) if host else graph
 
@@ -123,14 +123,24 @@ def fused(
 
 def _into_operations(graph: Graph, mask: Bool) -> Bool:
     """[e] the edge ends at one of these operations."""
-    is_operation = graph.point[graph.target] == Point.OPERATION
-    return np.asarray(is_operation & mask[np.where(is_operation, graph.ref[graph.target], 0)], np.bool_)
+    found = np.empty(len(graph.target), np.bool_)
+    for part in blocks(len(found)):
+        target = graph.target[part]
+        is_operation = graph.point[target] == Point.OPERATION
+        found[part] = is_operation & mask[np.where(is_operation, graph.ref[target], 0)]
+    return found
+
+
+def _of_kinds(graph: Graph, one: Edge, other: Edge) -> Bool:
+    """[e] the edge is of one of these kinds."""
+    found: Bool = (graph.kind == one) | (graph.kind == other)
+    return found
 
 
 def _without_launches(graph: Graph, calls: Int64) -> Graph:
     """The generic host work that led to these calls is gone, and the time of the calls themselves."""
     at = (graph.point == Point.CALL) & np.isin(graph.ref, calls)
-    into = at[graph.target] & np.isin(graph.kind, (Edge.THREAD, Edge.HANDOVER))
+    into = at[graph.target] & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
     parts = into[graph.host_edge] & np.isin(graph.host_cause, GENERIC)
     return _less_host(graph, parts)
 
@@ -196,11 +206,11 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
         later = np.concatenate([region.calls[1:] for region in chosen])
         into = np.zeros(len(graph.point), np.bool_)
         into[later] = True
-        host = into[graph.target] & np.isin(graph.kind, (Edge.THREAD, Edge.HANDOVER))
+        host = into[graph.target] & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         graph = _less_host(graph, host[graph.host_edge] & np.isin(graph.host_cause, GENERIC))
         weight = graph.weight_ns.copy()
         # What the launch of the graph costs is paid by whatever follows the region's first call.
-        from_first = np.isin(graph.source, first) & np.isin(graph.kind, (Edge.THREAD, Edge.HANDOVER))
+        from_first = np.isin(graph.source, first) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         weight[from_first] += launch_ns
         if gap_ns is not None:
             inside = np.zeros(len(graph.row), np.bool_)
@@ -239,7 +249,7 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
         moves[operations] = True
         from_moving = (graph.after != NONE) & moves[np.where(graph.after == NONE, 0, graph.after)]
         into_moving = _into_operations(graph, moves)
-        crosses = np.isin(graph.kind, (Edge.EVENT, Edge.STREAM)) & (graph.point[graph.target] == Point.OPERATION)
+        crosses = _of_kinds(graph, Edge.EVENT, Edge.STREAM) & (graph.point[graph.target] == Point.OPERATION)
         emptied = crosses & ((from_moving & ~into_moving) | (into_moving & ~from_moving & independent))
         duration = graph.duration_ns.copy()
         duration[operations] = np.rint(duration[operations] * slowdown).astype(np.int64)
@@ -288,7 +298,7 @@ def without_gaps(operations: Int64) -> Change:
     def change(graph: Graph) -> Graph:
         mine = np.zeros(len(graph.row), np.bool_)
         mine[operations] = True
-        chain = _into_operations(graph, mine) & np.isin(graph.kind, (Edge.STREAM, Edge.GRAPH))
+        chain = _into_operations(graph, mine) & _of_kinds(graph, Edge.STREAM, Edge.GRAPH)
         weight = np.where(chain, np.minimum(graph.weight_ns, 0), graph.weight_ns)
         return replace(graph, weight_ns=weight, delay_ns=np.where(mine, 0, graph.delay_ns))
 

@@ -43,7 +43,7 @@ def narrowed(column: NDArray[Any], *narrowest: type[np.signedinteger[Any]]) -> N
     if not len(column):
         return column
     low, high = int(column.min()), int(column.max())
-    fits = (k for k in (*narrowest, np.int32) if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
+    fits = (k for k in (*narrowest, np.int32) if np.iinfo(k).min < low and high < np.iinfo(k).max)
     kind: Any = next((k for k in fits if np.dtype(k).itemsize < column.itemsize), column.dtype)
     return constant(low, len(column), kind) if low == high else column.astype(kind, copy=False)
 

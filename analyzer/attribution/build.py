@@ -15,7 +15,7 @@ from analyzer.attribution.pieces import in_time_order, stretch, take, with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline, blocking_calls
 from analyzer.host import Doing
 from analyzer.intervals import Overlaps, ascending
-from analyzer.narrow import constant, where
+from analyzer.narrow import constant, index_type, where
 from analyzer.trace import NONE, Index, Int8, Int64
 
 CREDIT_LAUNCHES = 1_000  # a queue this deep has refilled, whatever a synchronisation before it cost
@@ -115,7 +115,7 @@ def _refills(timeline: Timeline, pieces: Pieces, blocking: Blocking) -> Pieces:
     returned = trace.end_ns[blocking.row[calls]]
     launches = np.sort(trace.start_ns[ascending(timeline.launch[timeline.linked])])
     taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
-    source = {kind: np.full(len(generic), NONE, np.int64) for kind in ("sync", "copy")}
+    source = {kind: np.full(len(generic), NONE, index_type(len(trace))) for kind in ("sync", "copy")}
     compiled.call(
         spend_credit,
         len(generic) + len(calls),

@@ -86,7 +86,7 @@ class Graph:
     host_edge: Index
     """[h] host time on edges, by cause: the edge it is part of, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
-    host_ns: Int64
+    host_ns: Index
     operation_point: Index
     """[m] point of each operation's start."""
     queued_gap_ns: int

@@ -29,7 +29,7 @@ from analyzer.graph.operations import (
 from analyzer.graph.waits import Waits, event_waits
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.narrow import index_type, places, where
+from analyzer.narrow import index_type, narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
@@ -198,11 +198,13 @@ def _finish(
         [[NONE], places(m), calls.row, calls.row[returns]], dtype=index_type(max(len(trace), m)), casting="same_kind"
     )
     time, point, ref = time[order], point[order], ref[order]
-    del order, calls
+    del order
+    vars(calls).clear()  # whoever called still holds it
     source, target, weight, after, kind, modelled, new_edge = edges.placed(place)
     host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
     freed_edge = new_edge[freed[0]]
-    del spans, new_edge
+    vars(spans).clear()  # whoever called still holds it
+    del new_edge
     launch_edge = np.full(m, NONE, index_type(len(source)))
     launches = np.flatnonzero(kind == Edge.LAUNCH)
     launch_edge[ref[target[launches]]] = launches
@@ -217,7 +219,7 @@ def _finish(
         delay_ns=np.zeros(m, np.int64),
         host_edge=host_edge[known].astype(source.dtype),
         host_cause=np.concatenate([host_cause, extra[1], freed[1]]).astype(np.int8)[known],
-        host_ns=np.concatenate([host_ns, extra[2], freed[2]])[known],
+        host_ns=narrowed(np.concatenate([host_ns, extra[2], freed[2]])[known]),
         operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip

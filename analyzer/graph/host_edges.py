@@ -11,7 +11,8 @@ from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
-from analyzer.trace import NONE, Int8, Int64, Trace
+from analyzer.narrow import places
+from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 SPANS_AT_ONCE = 4_096
 HANDOVER_HOLE_NS = 50_000  # a shorter hole on a thread is not a wait for another one
@@ -21,12 +22,12 @@ HANDOVER_HOLE_NS = 50_000  # a shorter hole on a thread is not a wait for anothe
 class Spans:
     """Stretches of a thread's time that host edges stand for."""
 
-    edge: Int64
+    edge: Index
     """Number of the edge, in the order in which they were added."""
     start: Int64
     end: Int64
-    thread: Int64
-    group: Int64
+    thread: Index
+    group: Index
     """Those of one group and thread are disjoint."""
 
 
@@ -54,15 +55,15 @@ def add_host_edges(
     edges.add(source[floor], call_point[floor], own[floor], Edge.THREAD, modelled=False)
     # Until the waiting thread woke the time was the other one's.
     woken = np.clip(woken, giver_time, np.maximum(calls.start, giver_time))[handed]
-    number = np.arange(c + int(floor.sum()))
+    number = places(c + int(floor.sum()))
     kept, given, own_call = np.split(number, np.cumsum([int(keep.sum()), int(handed.sum())]))
     start = np.concatenate([begin[keep], giver_time[handed], woken, begin[floor]])
     stop = np.concatenate([calls.start[keep], woken, calls.start[handed], (begin + own)[floor]])
-    thread = calls.thread
+    thread = calls.thread.astype(np.int32)
     return Spans(
         np.concatenate([kept, given, given, own_call]), start, np.maximum(stop, start),
         np.concatenate([thread[keep], thread[giver[handed]], thread[handed], thread[floor]]),
-        np.concatenate([0 * kept, 3 + thread[handed], 0 * given + 1, 0 * own_call + 2]),
+        np.concatenate([0 * kept, 3 + thread[handed], 0 * given + 1, 0 * own_call + 2], dtype=np.int32),
     )  # fmt: skip
 
 

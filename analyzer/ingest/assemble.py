@@ -92,7 +92,10 @@ def assemble(
     launch = narrowed(_launches(kind, start, end, operation, columns, health))
     del order, operation
     integers, texts = _moved((rows.integers, rows.texts), place)
-    columns = {column: narrowed(columns.pop(column)) for column in tuple(columns)}
+    columns = {
+        column: narrowed(columns.pop(column), *((np.int16,) if column in ("process", "thread", "device") else ()))
+        for column in tuple(columns)
+    }
     return Trace(
         name=name,
         format=format,

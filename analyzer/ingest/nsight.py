@@ -165,9 +165,11 @@ def _sparse(parts: Sequence[Part], group: str) -> dict[str, Sparse]:
     pieces: dict[str, list[Sparse]] = {}
     first = 0
     for part in parts:
+        moved: dict[int, Index] = {}  # those of the same rows go on sharing them
         for name, column in getattr(part, group).items():
             if len(column.rows):
-                pieces.setdefault(name, []).append(Sparse(column.rows + first, column.values) if first else column)
+                rows = moved.setdefault(id(column.rows), column.rows + first if first else column.rows)
+                pieces.setdefault(name, []).append(Sparse(rows, column.values))
         first += len(part)
         setattr(part, group, {})
     return {name: _one_after_the_other(columns) for name, columns in pieces.items()}
