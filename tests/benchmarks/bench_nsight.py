@@ -1,6 +1,9 @@
 """How fast a large Nsight Systems export is read, against pandas.read_sql of the same columns, each in its own process.
 
-    python tests/benchmarks/bench_nsight.py [--rows 5000000] [--runs 3]
+    python tests/benchmarks/bench_nsight.py [--rows 5000000] [--runs 3] [--command]
+
+With --command what the whole command takes instead: its CPU time, and its peak memory beside the size of the export, for
+kernels alone and for kernels with the calls that launched them.
 
 Writes an export with a kernel table as wide as the recorder's, times every way in turn, and prints the best run of each.
 Compare the rows of one run with each other; the figures of different machines say little.
@@ -32,6 +35,12 @@ READ = (
     "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
 )  # fmt: skip
 TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+CALL_COLUMNS = {
+    "start": "1000000000 + i * 5000 - 4000", "end": "1000000000 + i * 5000 - 1000 - i % 500", "eventClass": "0",
+    "globalTid": "322757514493952 + 19238", "correlationId": "i + 1", "nameId": "401", "returnValue": "0",
+    "callchainId": "NULL",
+}  # fmt: skip
+CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 WAYS = {
     "pandas.read_sql": f"""
@@ -62,8 +71,8 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
 """
 
 
-def make(path: Path, rows: int) -> None:
-    """An export with so many kernels."""
+def make(path: Path, rows: int, *, calls: bool = False) -> None:
+    """An export with so many kernels, and as many launch calls if wished."""
     db = sqlite3.connect(path)
     db.execute("PRAGMA journal_mode = OFF")
     db.execute(f"CREATE TABLE {TABLE} ({', '.join(f'{name} INTEGER' for name in COLUMNS)})")
@@ -71,8 +80,15 @@ def make(path: Path, rows: int) -> None:
         f"WITH RECURSIVE count(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM count WHERE i < {rows - 1}) "
         f"INSERT INTO {TABLE} SELECT {', '.join(COLUMNS.values())} FROM count"
     )
+    if calls:
+        db.execute(f"CREATE TABLE {CALL_TABLE} ({', '.join(f'{name} INTEGER' for name in CALL_COLUMNS)})")
+        db.execute(
+            f"WITH RECURSIVE count(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM count WHERE i < {rows - 1}) "
+            f"INSERT INTO {CALL_TABLE} SELECT {', '.join(CALL_COLUMNS.values())} FROM count"
+        )
     db.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
     db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(i, f"void kernel<{i}>(float*)") for i in range(1, 401)])
+    db.execute("INSERT INTO StringIds VALUES (401, 'cudaLaunchKernel_v7000')")
     db.commit()
     db.close()
 
@@ -85,11 +101,47 @@ def measure(way: str, path: Path) -> tuple[float, float]:
     return float(seconds), int(peak) / 1024
 
 
+COMMAND = """
+import resource, sys
+from analyzer.cli import main
+main([sys.argv[1], "-o", sys.argv[2]])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
+
+
+def whole_command(rows: int, runs: int) -> None:
+    """Measure and print what the command takes on both kinds of export."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, calls in (("kernels", False), ("kernels and launches", True)):
+            path = Path(folder) / "export.sqlite"
+            make(path, rows, calls=calls)
+            size = path.stat().st_size
+            command = [sys.executable, "-c", COMMAND, str(path), str(Path(folder) / "advice.txt")]
+            found = []
+            for _ in range(runs):
+                done = subprocess.run(
+                    command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
+                )
+                seconds, peak = done.stdout.split()
+                found.append((float(seconds), int(peak) * 1024))
+            best, most = min(seconds for seconds, _ in found), max(peak for _, peak in found)
+            print(
+                f"{rows:,} {name}, {size / 1e6:,.0f} MB: {best:.1f} s of CPU time, {most / 1e6:,.0f} MB of memory at the "
+                f"peak, {most / size:.2f} times the export"
+            )
+            path.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--command", action="store_true", help="measure the whole command instead")
     options = parser.parse_args()
+    if options.command:
+        whole_command(options.rows, options.runs)
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "export.sqlite"
         make(path, options.rows)
