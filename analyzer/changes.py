@@ -18,8 +18,8 @@ from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
 from analyzer.intervals import ascending
-from analyzer.narrow import blocks
-from analyzer.trace import NONE, Bool, Int64
+from analyzer.narrow import blocks, places, where
+from analyzer.trace import NONE, Bool, Index, Int64
 
 Change = Callable[[Graph], Graph]
 
@@ -47,14 +47,18 @@ def without_host(causes: Collection[str], share: float = 1.0) -> Change:
     return change
 
 
-def _less_host(graph: Graph, parts: Bool, share: float = 1.0) -> Graph:
-    """Take these parts of the host time off their edges; what is taken off once is gone."""
-    taken = np.where(parts, np.rint(graph.host_ns * share).astype(np.int64), 0)
-    weight = graph.weight_ns.copy()
+def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = False) -> Graph:
+    """Take these parts of the host time off their edges; what is taken off once is gone.
+
+    `own`: the weights were made for this graph, and are changed where they are.
+    """
+    taken = np.where(parts, np.rint(graph.host_ns * share).astype(graph.host_ns.dtype), graph.host_ns.dtype.type(0))
+    weight = graph.weight_ns if own else graph.weight_ns.copy()
+    below = np.flatnonzero(weight < 0)
+    kept = weight[below]
     np.subtract.at(weight, graph.host_edge, taken)
     np.maximum(weight, 0, out=weight)
-    below = np.flatnonzero(graph.weight_ns < 0)
-    weight[below] = graph.weight_ns[below]
+    weight[below] = kept
     return replace(graph, weight_ns=weight, host_ns=graph.host_ns - taken)
 
 
@@ -66,10 +70,11 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
 
     def change(graph: Graph) -> Graph:
         rows = np.fromiter(calls, np.int64) if calls is not None else synchronisations(graph)
-        returns = (graph.point == Point.RETURN) & np.isin(graph.ref, rows)
-        into = returns[graph.target]
-        weight = np.where(into & (graph.kind == Edge.THREAD), 0, graph.weight_ns)
-        weight = np.where(into & (graph.kind == Edge.BLOCK), NEVER, weight)
+        returns = (graph.point == Point.RETURN) & among(graph.ref, rows)
+        into = _at(returns, graph.target)
+        weight = graph.weight_ns.copy()
+        weight[into & (graph.kind == Edge.THREAD)] = 0
+        weight[into & (graph.kind == Edge.BLOCK)] = NEVER
         return replace(graph, weight_ns=weight)
 
     return change
@@ -116,7 +121,7 @@ def fused(
         weight = graph.weight_ns.copy()
         weight[into & _of_kinds(graph, Edge.STREAM, Edge.GRAPH)] = 0
         graph = replace(graph, weight_ns=weight, duration_ns=duration)
-        return _without_launches(graph, graph.trace.launch[graph.row[rest]]) if host else graph
+        return _without_launches(graph, graph.trace.launch[graph.row[rest]], own=True) if host else graph
 
     return change
 
@@ -131,65 +136,78 @@ def _into_operations(graph: Graph, mask: Bool) -> Bool:
     return found
 
 
+def _at(mask: Bool, numbers: Index) -> Bool:
+    """[k] the mask at these numbers."""
+    found = np.empty(len(numbers), np.bool_)
+    for part in blocks(len(found)):
+        found[part] = mask[numbers[part]]
+    return found
+
+
 def _of_kinds(graph: Graph, one: Edge, other: Edge) -> Bool:
     """[e] the edge is of one of these kinds."""
     found: Bool = (graph.kind == one) | (graph.kind == other)
     return found
 
 
-def _without_launches(graph: Graph, calls: Int64) -> Graph:
+def _without_launches(graph: Graph, calls: Index, *, own: bool) -> Graph:
     """The generic host work that led to these calls is gone, and the time of the calls themselves."""
-    at = (graph.point == Point.CALL) & np.isin(graph.ref, calls)
-    into = at[graph.target] & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
-    parts = into[graph.host_edge] & np.isin(graph.host_cause, GENERIC)
-    return _less_host(graph, parts)
+    at = (graph.point == Point.CALL) & among(graph.ref, calls)
+    into = _at(at, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
+    parts = _at(into, graph.host_edge) & np.isin(graph.host_cause, GENERIC)
+    return _less_host(graph, parts, own=own)
 
 
 @dataclass(frozen=True)
 class Region:
     """Launches that one CUDA Graph could replay: calls in time order without anything between that forbids capture."""
 
-    calls: Int64
+    calls: Index
     """[c] points."""
-    operations: Int64
+    operations: Index
     """[k] in order of start."""
 
 
 def regions(graph: Graph, fewest: int = 2) -> list[Region]:
     """Maximal runs of launches between blocking calls and step marks; shorter ones than `fewest` launches left out."""
-    calls = np.flatnonzero(np.isin(graph.point, (Point.CALL, Point.RETURN, Point.MARK)))
-    waits = np.isin(graph.point[calls], (Point.RETURN, Point.MARK))
+    calls = where((graph.point != Point.ROOT) & (graph.point != Point.OPERATION))
+    row, point = graph.ref[calls], graph.point[calls]
     rows_that_wait = graph.ref[graph.point == Point.RETURN]
-    launching = among(graph.ref[calls], graph.trace.launch[graph.row]) & (graph.point[calls] == Point.CALL)
-    breaks = waits | ((graph.point[calls] == Point.CALL) & np.isin(graph.ref[calls], rows_that_wait))
+    launch = graph.trace.launch[graph.row]
+    breaks = (point != Point.CALL) | among(row, rows_that_wait)
     # A launch into a full queue waits, but does not forbid capture.
-    queued = graph.ref[graph.target[graph.kind == Edge.QUEUE]]
-    breaks &= ~np.isin(graph.ref[calls], queued)
-    keep = launching & ~breaks
+    breaks &= ~among(row, graph.ref[graph.target[graph.kind == Edge.QUEUE]])
+    keep = among(row, launch) & (point == Point.CALL) & ~breaks
     # The launches of each region, and the operations of each launch.
-    number, members = np.cumsum(breaks)[keep], calls[keep]
+    number, members, row = np.cumsum(breaks, dtype=calls.dtype)[keep], calls[keep], row[keep]
+    del calls, point, breaks, keep
     if not len(members):
         return []
-    launch = graph.trace.launch[graph.row]
-    by_launch = np.argsort(launch, kind="stable")
-    low, high = (np.searchsorted(launch, graph.ref[members], side, sorter=by_launch) for side in ("left", "right"))
-    operations = by_launch[_ranges(low, high)]
-    region = np.concatenate([[0], np.cumsum(np.diff(number) != 0)])
-    of_region = np.repeat(region, high - low)
-    in_order = np.lexsort((operations, of_region))
-    ends = np.cumsum(np.bincount(of_region, minlength=int(region[-1]) + 1))
-    parts = zip(
-        np.split(members, np.flatnonzero(np.diff(number)) + 1), np.split(operations[in_order], ends[:-1]), strict=True
+    begins = np.flatnonzero(np.diff(number)) + 1
+    region = np.zeros(len(members), members.dtype)
+    region[begins] = 1
+    region = np.cumsum(region, dtype=members.dtype)
+    by_launch = None if (launch[1:] >= launch[:-1]).all() else np.argsort(launch, kind="stable")
+    low, high = (
+        np.searchsorted(launch, row, side, sorter=by_launch).astype(members.dtype) for side in ("left", "right")
     )
+    operations = _ranges(low, high)
+    operations = operations if by_launch is None else by_launch[operations]
+    of_region = np.repeat(region, high - low)
+    del low, high, row, number
+    if not ((of_region[1:] > of_region[:-1]) | (operations[1:] > operations[:-1])).all():
+        operations = operations[np.lexsort((operations, of_region))]
+    ends = np.cumsum(np.bincount(of_region, minlength=int(region[-1]) + 1))
+    parts = zip(np.split(members, begins), np.split(operations, ends[:-1]), strict=True)
     return [Region(mine, ordered) for mine, ordered in parts if len(mine) >= fewest]
 
 
-def _ranges(low: Int64, high: Int64) -> Int64:
+def _ranges(low: Index, high: Index) -> Index:
     """The integers of each [low, high), one after the other."""
     count = high - low
-    return np.asarray(
-        np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count) + np.repeat(low, count), np.int64
-    )
+    found = places(int(count.sum()))
+    found += np.repeat((low - (np.cumsum(count) - count)).astype(found.dtype), count)
+    return np.asarray(found)
 
 
 def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) -> Change:
@@ -206,11 +224,13 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
         later = np.concatenate([region.calls[1:] for region in chosen])
         into = np.zeros(len(graph.point), np.bool_)
         into[later] = True
-        host = into[graph.target] & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
-        graph = _less_host(graph, host[graph.host_edge] & np.isin(graph.host_cause, GENERIC))
-        weight = graph.weight_ns.copy()
+        host = _at(into, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
+        graph = _less_host(graph, _at(host, graph.host_edge) & np.isin(graph.host_cause, GENERIC))
+        weight = graph.weight_ns  # made just now
         # What the launch of the graph costs is paid by whatever follows the region's first call.
-        from_first = np.isin(graph.source, first) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
+        into[:] = False
+        into[first] = True
+        from_first = _at(into, graph.source) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         weight[from_first] += launch_ns
         if gap_ns is not None:
             inside = np.zeros(len(graph.row), np.bool_)

@@ -208,7 +208,8 @@ class _Applied:
     def take(self, claim: Claim, saving: tuple[int, int]) -> None:
         assert claim.fix is not None
         self.low_wall, self.high_wall = self.with_fix(claim)
-        self.low, self.high = claim.fix.low(self.low), claim.fix.high(self.high)
+        self.low = claim.fix.low(self.low)
+        self.high = claim.fix.high(self.high)
         self.tried.clear()
         self.saved = (self.saved[0] + saving[0], self.saved[1] + saving[1])
 
