@@ -20,6 +20,7 @@ from analyzer import machine_code
 from analyzer.errors import UnreadableTrace
 from analyzer.ingest import chrome, chrome_fast
 from analyzer.ingest.raw import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
+from analyzer.ingest.text import TextFile
 from analyzer.machine_code import compile_from_now
 
 TINY = [256, 1000, 65_536]
@@ -221,11 +222,24 @@ def test_large_files_take_the_compiled_parser(tmp_path: Path, monkeypatch: pytes
     text = json.dumps({"traceEvents": EVENTS * 20})
     monkeypatch.setattr(chrome, "LARGE", 1000)
     called = []
-    monkeypatch.setattr(chrome_fast, "read", lambda *given: called.append(given))
-    for stored in (text.encode(), gzip.compress(text.encode())):
-        (tmp_path / "t.json").write_bytes(stored)
-        chrome.read_events(tmp_path / "t.json")
-    assert len(called) == 2
+    monkeypatch.setattr(chrome_fast, "read_file", lambda file, *_: called.append(everything(file)))
+    once, often = (
+        gzip.compress(text.encode()),
+        b"".join(gzip.compress(part.encode()) for part in (text[:99], text[99:])),
+    )
+    for packed in (chrome.PACKED, 1):
+        monkeypatch.setattr(chrome, "PACKED", packed)  # large as it lies there, or large only once it is unpacked
+        for stored in (text.encode(), once, often):
+            (tmp_path / "t.json").write_bytes(stored)
+            chrome.read_events(tmp_path / "t.json")
+    assert called == [text.encode()] * 6
+
+
+def everything(file: TextFile) -> bytes:
+    found, buffer = b"", memoryview(bytearray(1000))
+    while size := file.fill(buffer):
+        found += buffer[:size]
+    return found
 
 
 def test_progress_ends_at_the_size(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ is linear in the size of the file whatever it holds.
 import gc
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ Progress = Callable[[int, int], None]
 
 LARGE = 40 << 20
 """Bytes of text from which on the compiled parser is worth compiling."""
+PACKED = 4
+"""Text is at least so many times longer than its gzip data; four times that is usual."""
 WORTH_LOADING = 4 << 20
 """Bytes of text from which on it pays for its start, when it is compiled already."""
 WORTH_CALLING = 1 << 18
@@ -50,20 +53,15 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
     Raises UnreadableTrace, with one line that says what the file is, when it holds no trace.
     """
     with TextFile(path) as file:
-        text = bytearray()
-        if file.gzipped or file.size <= LARGE:
-            for block in file.blocks():
-                text += block
-                if progress:
-                    progress(file.done, file.size)
-                if len(text) > LARGE:
-                    break
-            else:
+        if file.size <= (LARGE // PACKED if file.gzipped else LARGE):
+            text = file.take(LARGE + 1, progress)
+            if len(text) <= LARGE:
                 return _parse_fast(text, path, file.damage) or parse(text, path, file.damage)
-    del text
-    from analyzer.ingest import chrome_fast
+            file.put_back(text)
+            del text
+        from analyzer.ingest import chrome_fast
 
-    return chrome_fast.read(path, progress)
+        return chrome_fast.read_file(file, progress)
 
 
 def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | None:
@@ -77,12 +75,8 @@ def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | N
 
 def read_all(path: Path | str, progress: Progress | None = None) -> RawEvents:
     """`read_events` without the compiled parser: holds the whole text in memory."""
-    text = bytearray()
     with TextFile(path) as file:
-        for block in file.blocks():
-            text += block
-            if progress:
-                progress(file.done, file.size)
+        text = file.take(sys.maxsize, progress)
         return parse(text, path, file.damage)
 
 

@@ -69,14 +69,21 @@ def read(
     chunk_size: bytes of text parsed at a time; threads: how many parse, by default one per processor up to 4.
     Raises UnreadableTrace when it is no Chrome trace.
     """
+    with TextFile(path) as file:
+        return read_file(file, progress, chunk_size, threads)
+
+
+def read_file(
+    file: TextFile, progress: Progress | None = None, chunk_size: int = CHUNK, threads: int | None = None
+) -> RawEvents:
+    """`read` of a file that is open."""
     compile_from_now()
     try:
-        with TextFile(path) as file:
-            reader = _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4))
-            reader.workers[0].is_ready()  # compiled together, for smaller files to come
-            return reader.read()
+        reader = _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4))
+        reader.workers[0].is_ready()  # compiled together, for smaller files to come
+        return reader.read()
     except (_CannotCope, ImportError):  # numba may be absent, or lag behind a new release of Python
-        return read_all(path, progress)
+        return read_all(file.path, progress)
 
 
 def parse_if_kept(text: bytearray, path: Path | str) -> RawEvents | None:

@@ -1,7 +1,7 @@
 """The text of a trace file as a stream of UTF-8 bytes: plain, gzipped or UTF-16 on disk."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +12,9 @@ from analyzer.errors import UnreadableTrace
 GZIP_MAGIC = b"\x1f\x8b"
 _GzipError: Any = igzip_lib.IsalError
 _READ = 1 << 20
+"""Bytes read at a time."""
+_PACKED, _UNPACKED = 1 << 16, 1 << 18
+"""Bytes of gzip data, and of what comes out, at a time: so few that they stay in the processor's cache."""
 _BOMS = (  # the longer first: UTF-32 LE begins like UTF-16 LE
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -85,6 +88,21 @@ class TextFile:
         self._held = self._held[size:]
         return size
 
+    def take(self, size: int, progress: Callable[[int, int], None] | None = None) -> bytearray:
+        """The text up to `size` bytes or a little more, all of it where it is shorter; what has been read comes once more
+        in `fill` when it is given to `put_back`."""
+        text = bytearray()
+        self._blocks = self.blocks()
+        while len(text) < size and (block := next(self._blocks, None)) is not None:
+            text += block
+            if progress:
+                progress(self.done, self.size)
+        return text
+
+    def put_back(self, text: bytearray) -> None:
+        """See `take`."""
+        self._held = memoryview(text)
+
     def _read_into(self, view: memoryview) -> int:
         try:
             size: int = self._file.readinto(view)  # type: ignore[attr-defined]
@@ -96,7 +114,7 @@ class TextFile:
     def _read(self) -> Iterator[bytes]:
         while True:
             try:
-                block = self._file.read(_READ)
+                block = self._file.read(_PACKED if self.gzipped else _READ)
             except OSError as error:
                 raise UnreadableTrace(_cannot_open(self.path, error)) from None
             if not block:
@@ -116,14 +134,14 @@ class TextFile:
             member = isal_zlib.decompressobj(wbits=31)
             while not member.eof:
                 try:
-                    text = member.decompress(pending, _READ)
+                    text = member.decompress(pending, _UNPACKED)
                 except _GzipError as error:
                     self.damage = f"the gzip data is damaged ({error})"
                     return
                 if text:
                     yield text
                 pending = member.unconsumed_tail
-                if not pending and not member.eof and len(text) < _READ:
+                if not pending and not member.eof and len(text) < _UNPACKED:
                     pending = next(raw, b"")
                     if not pending:
                         self.damage = "the gzip data ends early"
