@@ -58,7 +58,7 @@ _READ = 1 << 20
 
 
 class _CannotCope(Exception):
-    """The file is unusual enough to be left to the slow parser."""
+    """The file is unusual enough to be left to the slow parser; a small one is when anything is wrong with it."""
 
 
 def read(
@@ -95,8 +95,7 @@ def parse_if_kept(text: bytearray, path: Path | str) -> RawEvents | None:
     if not reader.workers[0].is_ready():
         return None
     with suppress(_CannotCope):
-        raw = reader.read()
-        return None if raw.notes else raw
+        return reader.read()
     return None
 
 
@@ -653,6 +652,8 @@ class _Reader:
         elif metadata is not None and not self.ended:
             why = "the file is truncated"
         why = self.file.damage or why
+        if isinstance(self.file, HeldText) and (why or self.notes or raw.notes):
+            raise _CannotCope
         if why:
             raw.notes["partial"] = 1
             raw.first_damage["partial"] = f"{why}; {len(raw)} complete events read"
