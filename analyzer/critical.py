@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,6 @@ from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
-from analyzer.distinct import present
 from analyzer.graph import Edge, Graph, Point
 from analyzer.narrow import blocks, index_type
 from analyzer.trace import NONE, Index, Int8, Int64
@@ -29,6 +29,15 @@ EDGE_CAUSE = {
     Edge.QUEUE: "launch-call",
     Edge.DISTANCE: "device-unknown",
 }
+
+
+class Stretches(NamedTuple):
+    """What some edges of a path stand for, [since, until) each, the operation that they start after until `done`."""
+
+    edges: Index
+    since: Int64
+    done: Int64
+    until: Int64
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,32 @@ class CriticalPath:
     """Where the first edge's stretch ends: what comes after is `last`, or the host's."""
     start_ns: int
 
+    def stretches(self) -> Iterator[Stretches]:
+        """The path block by block, so that what is worked out on the way is never as long as it is."""
+        graph, reached = self.graph, self.begun_ns
+        for part in blocks(len(self.edges)):
+            edges = self.edges[part]
+            source, after = graph.time_ns[graph.source[edges]], graph.after[edges]
+            times = np.minimum.accumulate(np.concatenate([[reached], source]))
+            until, since = times[:-1], np.maximum(times[1:], self.start_ns)
+            done = np.where(after != NONE, source + graph.duration_ns[after], since)
+            yield Stretches(edges, since, np.clip(done, since, until), until)
+            reached = int(times[-1])
+
+    def _column(self, name: str) -> Int64:
+        return np.concatenate([np.empty(0, np.int64), *(getattr(some, name) for some in self.stretches())])
+
     @property
     def until(self) -> Int64:
-        return self._reached()[:-1]
+        return self._column("until")
 
     @property
     def since(self) -> Int64:
-        return np.maximum(self._reached()[1:], self.start_ns)
+        return self._column("since")
 
     @property
     def done(self) -> Int64:
-        graph, since = self.graph, self.since
-        after = graph.after[self.edges]
-        ended = graph.time_ns[graph.source[self.edges]] + graph.duration_ns[after]
-        return np.clip(np.where(after != NONE, ended, since), since, self.until)
+        return self._column("done")
 
     @property
     def operations(self) -> Int64:
@@ -69,11 +90,6 @@ class CriticalPath:
         after = self.graph.after[self.edges]
         passed = after[(after != NONE) & (self.done > self.since)][::-1].astype(np.int64)
         return np.append(passed, self.last) if self.last != NONE else passed
-
-    def _reached(self) -> Int64:
-        """[k + 1] where the path has got to before each edge, and after the last."""
-        times = self.graph.time_ns[self.graph.source[self.edges]]
-        return np.concatenate([[self.begun_ns], np.minimum.accumulate(np.minimum(times, self.begun_ns))])
 
 
 def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
@@ -98,15 +114,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     edges = walked[:count].copy()
     del walked
     path = CriticalPath(window.wall_ns, {}, edges, graph, last, now, window.start_ns)
-    since, done = path.since, path.done
-    sums["host-unknown"] += int(since[-1] if count else now) - window.start_ns
-    after = graph.after[edges]
-    of = np.where(after != NONE, does[after], NONE)
-    on_device = np.where(after != NONE, done - since, 0)
-    for what in present(of[of != NONE]).tolist():
-        sums[operation_cause(what)] += int(on_device[of == what].sum())
-    del since, of, on_device
-    _spread(graph, edges, path.until - done, sums)
+    _share_out(path, does, sums)
     by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
     return replace(path, by_cause=by_cause)
 
@@ -191,37 +199,60 @@ def _running(graph: Graph, device: int, instant: int) -> tuple[Int64, Int64]:
     return running, trace.end_ns[graph.row[running]]
 
 
-def _spread(graph: Graph, edges: Index, ns: Int64, sums: dict[str, int]) -> None:
-    """Give each edge's stretch to its causes: what is known of it first, the kind's own cause the rest."""
-    kind, target = graph.kind[edges], graph.target[edges]
-    left = ns.copy()
-    delayed = (graph.point[target] == Point.OPERATION) & np.isin(
-        kind, (Edge.STREAM, Edge.GRAPH, Edge.LAUNCH, Edge.EVENT)
+def _share_out(path: CriticalPath, does: Int8, sums: dict[str, int]) -> None:
+    """Give each stretch to its causes: the operation, then what is known of its edge, the kind's own cause the rest."""
+    graph, begun = path.graph, path.begun_ns
+    operations = np.zeros(int(does.max(initial=0)) + 1, np.int64)
+    host, kinds = np.zeros(len(IDLE), np.int64), np.zeros(len(Edge), np.int64)
+    delayed = returned = 0
+    for edges, since, done, until in path.stretches():
+        begun = int(since[-1])
+        after = graph.after[edges]
+        passes = np.flatnonzero(after != NONE)
+        np.add.at(operations, does[after[passes]], (done - since)[passes])
+        left = until - done
+        del after, passes, since, done, until
+        kind, target = graph.kind[edges], graph.target[edges]
+        delay = _delays(graph, kind, target, left)
+        delayed += int(delay.sum())
+        left -= delay
+        _take_host(graph, edges, left, host)
+        returns = (kind == Edge.THREAD) & (graph.point[target] == Point.RETURN)
+        returned += int(left[returns].sum())
+        np.add.at(kinds, kind[~returns], left[~returns])
+    sums["host-unknown"] += begun - path.start_ns
+    for what in np.flatnonzero(operations).tolist():
+        sums[operation_cause(what)] += int(operations[what])
+    sums["device-unknown"] += delayed
+    for code in np.flatnonzero(host).tolist():
+        sums[IDLE[code]] += int(host[code])
+    sums["host-sync"] += returned
+    for code, cause in EDGE_CAUSE.items():
+        sums[cause] += int(kinds[code])
+
+
+def _delays(graph: Graph, kind: Int8, target: Index, left: Int64) -> Int64:
+    """[k] what of each stretch no edge explains."""
+    found = np.zeros(len(left), np.int64)
+    at = np.flatnonzero(
+        (graph.point[target] == Point.OPERATION) & np.isin(kind, (Edge.STREAM, Edge.GRAPH, Edge.LAUNCH, Edge.EVENT))
     )
-    delay = np.where(delayed, np.minimum(graph.delay_ns[np.where(delayed, graph.ref[target], 0)], left), 0)
-    sums["device-unknown"] += int(delay.sum())
-    left -= delay
-    # Host time known by cause, in order, as far as the stretch goes.
-    known, at = _on_path(graph, edges)
-    part = graph.host_ns[known]
+    found[at] = np.minimum(graph.delay_ns[graph.ref[target[at]]], left[at])
+    return found
+
+
+def _take_host(graph: Graph, edges: Index, left: Int64, host: Int64) -> None:
+    """Host time known by cause, in order, as far as the stretches of these edges (descending) go: off `left`, and on to
+    what is known of each cause."""
+    low, high = np.searchsorted(graph.host_edge, [edges[-1], edges[0] + 1])
+    entries, upward = graph.host_edge[low:high], edges[::-1]
+    place = np.minimum(np.searchsorted(upward, entries), len(edges) - 1)
+    known = np.flatnonzero(upward[place] == entries)
+    at = len(edges) - 1 - place[known]
+    part = graph.host_ns[low:high][known].astype(np.int64)
     before = np.cumsum(part) - part
-    first = np.searchsorted(at, at, side="left")
+    first = np.searchsorted(place[known], place[known], side="left")
     before -= before[first] if len(first) else 0
     taken = np.clip(left[at] - before, 0, part)
-    for code in present(graph.host_cause[known]).tolist():
-        sums[IDLE[code]] += int(taken[graph.host_cause[known] == code].sum())
+    np.add.at(host, graph.host_cause[low:high][known], taken)
     np.subtract.at(left, at, taken)
-    returns = (kind == Edge.THREAD) & (graph.point[target] == Point.RETURN)
-    sums["host-sync"] += int(left[returns].sum())
-    for code, cause in EDGE_CAUSE.items():
-        sums[cause] += int(left[~returns & (kind == code)].sum())
-
-
-def _on_path(graph: Graph, edges: Index) -> tuple[Int64, Int64]:
-    """Entries of host time on these edges (descending), in their order, and the place of each one's edge among them."""
-    upward = edges[::-1]
-    at = np.minimum(np.searchsorted(upward, graph.host_edge), max(len(edges) - 1, 0))
-    known = np.flatnonzero(upward[at] == graph.host_edge) if len(edges) else np.empty(0, np.int64)
-    place = len(edges) - 1 - at[known]
-    order = np.argsort(place, kind="stable")
-    return known[order], place[order]

@@ -84,7 +84,7 @@ class Graph:
     delay_ns: Int64
     """[m] wait that no edge explains; 0 for nearly all."""
     host_edge: Index
-    """[h] host time on edges, by cause: the edge it is part of, `host_cause` (index into IDLE), `host_ns`."""
+    """[h] host time on edges, by cause: the edge it is part of, ascending, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
     host_ns: Index
     operation_point: Index

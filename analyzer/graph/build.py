@@ -211,7 +211,8 @@ def _finish(
     del launches
     host_edge = np.concatenate([host_edge, launch_edge[extra[0]], freed_edge])
     del launch_edge
-    known = np.flatnonzero(host_edge != NONE)
+    known = np.argsort(host_edge, kind="stable")
+    known = known[np.searchsorted(host_edge, 0, sorter=known) :]  # without those of edges that are gone
     graph = Graph(
         trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
         source=source, target=target, weight_ns=weight, after=after, kind=kind, modelled=modelled,
