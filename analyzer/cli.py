@@ -157,7 +157,9 @@ def run(options: argparse.Namespace) -> int:
     if not options.traces:
         raise BadUsage("no trace given; advise TRACE, or advise --help for what else it can do")
     request = asked(options)
-    if options.against or options.budget or options.format == "github":
+    if options.format == "github" and not (options.against or options.budget):
+        raise BadUsage("--format github writes what --against or --budget find; give one of them")
+    if options.against or options.budget:
         return run_gates(options, request)
     with Progress(sys.stderr) as progress:
         advice, studies, interrupted = looked_at(options, request, progress)

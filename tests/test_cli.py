@@ -84,6 +84,7 @@ BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "launches without kernels": ("o.json", chrome(call(1, 2, 1), call(3, 4, 2)), "2 launches"),
     "other accelerator": ("p.json", chrome(event("mtia_ccp_events", "x", 1, 2), op("aten::a", 1, 2)), "MTIA"),
     "no usable time": ("q.json", chrome({**kernel(1, 2), "ts": 0, "dur": 0}), "no event with a usable time"),
+    "another program's": ("s.json", chrome(event("blink", "x", 1, 2), event("v8", "y", 1, 2)), "(blink, v8)"),
     "missing": ("r.json", lambda path: None, "no such file"),
 }  # fmt: skip
 
@@ -128,6 +129,7 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["--device", "4"], "[0]"),
         (["--device", "x"], "--device"),
         (["--format", "pdf"], "pdf"),
+        (["--format", "github"], "--against or --budget"),
         (["--unknown"], "--unknown"),
         (["--jobs", "²"], "² is no whole number from 1"),
         (["--jobs", "0"], "0 is no whole number from 1"),

@@ -33,7 +33,7 @@ def test_categories(category: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize("category", ["Trace", "ac2g", "async", "fwdbwd", "something new", ""])
 def test_unknown_categories_are_no_rows(category: str) -> None:
-    assert kinds(event(category, "x", 1, 2)) == []
+    assert kinds(event(category, "x", 1, 2), kernel(3, 4)) == [Kind.KERNEL]
 
 
 @pytest.mark.parametrize("phase", ["B", "E", "i", "M", "s", "f", "C", ""])

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.distinct import first_places, present
+from analyzer.distinct import counted, first_places, present
+from analyzer.errors import UnreadableTrace
 from analyzer.ingest.assemble import Rows, assemble
 from analyzer.ingest.raw import MISSING, RawEvents
 from analyzer.intervals import ascending
@@ -61,11 +62,16 @@ DAMAGE = {
 
 
 def to_trace(raw: RawEvents, path: Path) -> Trace:
-    """The Trace of a Chrome trace's events. `path` gives the name, and the rank where the file itself does not."""
+    """The Trace of a Chrome trace's events. `path` gives the name, and the rank where the file itself does not.
+
+    Raises UnreadableTrace when all its events are of another program.
+    """
     notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
     memory, names = _memory(raw), _thread_names(raw)
     used = _used(raw)
     kind = _kinds(raw, used)
+    if len(used) and not len(memory.time_ns) and (kind == NONE).all():
+        raise UnreadableTrace(f"{path}: {_of_another_program(raw, used)}")
     captured = _captured(raw, used[kind == CAPTURE])
     used, kind = used[kind >= 0], kind[kind >= 0]
     n = len(used)
@@ -136,6 +142,13 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         captured_ns=captured,
         notes=notes,
     )
+
+
+def _of_another_program(raw: RawEvents, used: Int64) -> str:
+    codes, _, often = counted(raw.category[used])
+    usual = [raw.strings[codes[i]] if codes[i] >= 0 else "none" for i in np.argsort(-often, kind="stable")[:3].tolist()]
+    told = f"{len(used):,} event{'s' if len(used) > 1 else ''} of categories that torch.profiler does not write"
+    return f"{told} ({', '.join(usual)}): a Chrome trace of another program? give a recording of torch.profiler or nsys"
 
 
 def _used(raw: RawEvents) -> Int64:
