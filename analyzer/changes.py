@@ -17,13 +17,14 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
+from analyzer.graph.operations import SHORT_NS
 from analyzer.intervals import ascending
 from analyzer.narrow import blocks, places, where
 from analyzer.trace import NONE, Bool, Index, Int64
 
 Change = Callable[[Graph], Graph]
 
-NEVER = -(1 << 60)  # weight of an edge that holds nothing back
+NEVER = -(1 << 60)  # weight of an edge that holds nothing back, in 64 bits
 
 
 def together(*changes: Change) -> Change:
@@ -72,7 +73,7 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
         rows = np.fromiter(calls, np.int64) if calls is not None else synchronisations(graph)
         returns = (graph.point == Point.RETURN) & among(graph.ref, rows)
         into = _at(returns, graph.target)
-        weight = graph.weight_ns.copy()
+        weight = graph.weight_ns.astype(np.int64)
         weight[into & (graph.kind == Edge.THREAD)] = 0
         weight[into & (graph.kind == Edge.BLOCK)] = NEVER
         return replace(graph, weight_ns=weight)
@@ -231,6 +232,7 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
         into[:] = False
         into[first] = True
         from_first = _at(into, graph.source) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
+        weight = weight if launch_ns < SHORT_NS else weight.astype(np.int64)
         weight[from_first] += launch_ns
         if gap_ns is not None:
             inside = np.zeros(len(graph.row), np.bool_)
@@ -252,7 +254,8 @@ def unnamed_wait_decides(graph: Graph) -> bool:
     if not lanes:
         return False
     events = np.flatnonzero((graph.kind == Edge.EVENT) & graph.modelled)
-    from_comm = mine[np.where(graph.after[events] == NONE, 0, graph.after[events])] & (graph.after[events] != NONE)
+    after = graph.after(events)
+    from_comm = mine[after] & (after != NONE)
     into_comm = _into_operations(graph, mine)[events]
     return bool((from_comm | into_comm).any())
 
@@ -267,13 +270,15 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
     def change(graph: Graph) -> Graph:
         moves = np.zeros(len(graph.row), np.bool_)
         moves[operations] = True
-        from_moving = (graph.after != NONE) & moves[np.where(graph.after == NONE, 0, graph.after)]
+        from_moving = graph.passes & moves[graph.after()]
         into_moving = _into_operations(graph, moves)
         crosses = _of_kinds(graph, Edge.EVENT, Edge.STREAM) & (graph.point[graph.target] == Point.OPERATION)
         emptied = crosses & ((from_moving & ~into_moving) | (into_moving & ~from_moving & independent))
         duration = graph.duration_ns.copy()
         duration[operations] = np.rint(duration[operations] * slowdown).astype(np.int64)
-        graph = replace(graph, weight_ns=np.where(emptied, NEVER, graph.weight_ns), duration_ns=duration)
+        weight = graph.weight_ns.astype(np.int64)
+        weight[emptied] = NEVER
+        graph = replace(graph, weight_ns=weight, duration_ns=duration)
         return _in_lanes(graph, moves)
 
     return change
@@ -291,21 +296,21 @@ def _in_lanes(graph: Graph, moves: Bool) -> Graph:
     apart &= np.isin((device * (1 << 40) + graph.stream)[after], mixed)
     before, after = before[apart], after[apart]
     return with_edges(
-        graph, graph.operation_point[before], graph.operation_point[after], graph.queued_gap_ns, before, Edge.STREAM
+        graph, graph.operation_point[before], graph.operation_point[after], graph.queued_gap_ns, Edge.STREAM
     )
 
 
-def with_edges(graph: Graph, source: Int64, target: Int64, weight_ns: int, after: Int64, kind: Edge) -> Graph:
-    """The graph with more edges; they must go forward in the order of points."""
+def with_edges(graph: Graph, source: Int64, target: Int64, weight_ns: int, kind: Edge) -> Graph:
+    """The graph with more edges, from the ends of operations; they must go forward in the order of points."""
     at = np.searchsorted(graph.target, target, side="right")
     order = np.argsort(at, kind="stable")
-    at, source, target, after = at[order], source[order], target[order], after[order]
+    at, source, target = at[order], source[order], target[order]
     return replace(
         graph,
         source=np.insert(graph.source, at, source),
         target=np.insert(graph.target, at, target),
         weight_ns=np.insert(graph.weight_ns, at, weight_ns),
-        after=np.insert(graph.after, at, after),
+        passes=np.insert(graph.passes, at, True),
         kind=np.insert(graph.kind, at, kind),
         modelled=np.insert(graph.modelled, at, True),
         host_edge=graph.host_edge + np.searchsorted(at, graph.host_edge, side="right"),

@@ -62,7 +62,7 @@ class CriticalPath:
         graph, reached = self.graph, self.begun_ns
         for part in blocks(len(self.edges)):
             edges = self.edges[part]
-            source, after = graph.time_ns[graph.source[edges]], graph.after[edges]
+            source, after = graph.time_ns[graph.source[edges]], graph.after(edges)
             times = np.minimum.accumulate(np.concatenate([[reached], source]))
             until, since = times[:-1], np.maximum(times[1:], self.start_ns)
             done = np.where(after != NONE, source + graph.duration_ns[after], since)
@@ -87,7 +87,7 @@ class CriticalPath:
     @property
     def operations(self) -> Int64:
         """Operations on the path (index into the graph's), in time order."""
-        after = self.graph.after[self.edges]
+        after = self.graph.after(self.edges)
         passed = after[(after != NONE) & (self.done > self.since)][::-1].astype(np.int64)
         return np.append(passed, self.last) if self.last != NONE else passed
 
@@ -106,7 +106,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
         walk_back,
         len(graph.point),
         (
-            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns, graph.time_ns,
+            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns, graph.ref, graph.time_ns,
             point, now, window.start_ns,
         ),
         (walked,),
@@ -120,8 +120,8 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
 
 
 def walk_back(
-    source: Any, target: Any, weight: Any, after: Any, duration: Any, time: Any, point: int, now: int, start: int,
-    path: Any,
+    source: Any, target: Any, weight: Any, passes: Any, duration: Any, ref: Any, time: Any, point: int, now: int,
+    start: int, path: Any,
 ) -> int:  # fmt: skip
     """Write the binding edges from a point back to the window's start; returns how many.
 
@@ -137,8 +137,8 @@ def walk_back(
         latest = 0
         while edge >= 0 and target[edge] == point:
             at = time[source[edge]] + weight[edge]
-            if after[edge] >= 0:
-                at += duration[after[edge]]
+            if passes[edge]:
+                at += duration[ref[source[edge]]]
             if binding < 0 or at >= latest:
                 binding = edge
                 latest = at
@@ -207,7 +207,7 @@ def _share_out(path: CriticalPath, does: Int8, sums: dict[str, int]) -> None:
     delayed = returned = 0
     for edges, since, done, until in path.stretches():
         begun = int(since[-1])
-        after = graph.after[edges]
+        after = graph.after(edges)
         passes = np.flatnonzero(after != NONE)
         np.add.at(operations, does[after[passes]], (done - since)[passes])
         left = until - done

@@ -112,9 +112,10 @@ class _Walk:
         weight = graph.total_ns
         place = np.full(len(graph.row), NONE, np.int64)
         place[operation] = np.arange(len(operation))
-        after = np.where(graph.after == NONE, NONE, place[graph.after])
+        after = graph.after()
+        after = np.where(after == NONE, NONE, place[after])
         edges = np.flatnonzero(after != NONE)
-        weight[edges] -= graph.duration_ns[graph.after[edges]]  # known when all have come
+        weight[edges] -= graph.duration_ns[graph.after(edges)]  # known when all have come
         order = edges[np.argsort(after[edges], kind="stable")]
         bounds = np.searchsorted(after[order], np.arange(len(operation) + 1))
         self.edges_of = [order[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]

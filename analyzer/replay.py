@@ -42,7 +42,7 @@ def replay(graph: Graph) -> Replay:
         sweep_longest,
         len(graph.source),
         (
-            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns,
+            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns,
             graph.point == Point.OPERATION, graph.ref, graph.delay_ns, graph.trace.origin_ns,
         ),
         (time,),
@@ -51,7 +51,7 @@ def replay(graph: Graph) -> Replay:
 
 
 def sweep_longest(
-    source: Any, target: Any, weight: Any, after: Any, duration: Any, is_operation: Any, ref: Any, delay: Any,
+    source: Any, target: Any, weight: Any, passes: Any, duration: Any, is_operation: Any, ref: Any, delay: Any,
     origin: int, time: Any,
 ) -> None:  # fmt: skip
     """Longest paths from the root over points in topological order. A point without an edge comes at the origin."""
@@ -62,8 +62,8 @@ def sweep_longest(
         first = edge
         while edge < count and target[edge] == point:
             at = time[source[edge]] + weight[edge]
-            if after[edge] >= 0:
-                at += duration[after[edge]]
+            if passes[edge]:
+                at += duration[ref[source[edge]]]
             if at > latest or edge == first:
                 latest = at
             edge += 1

@@ -215,7 +215,7 @@ def test_a_named_wait_is_for_what_was_launched_before_the_record() -> None:
         named(), call(10, 12, 3), kernel(28, 30, 3, stream=20), call(12, 15, 2), kernel(31, 41, 2),
     )  # fmt: skip
     edge = int(of.edges(Edge.EVENT)[0])
-    assert of.after[edge] == 0
+    assert of.after(edge) == 0
 
 
 def test_a_latency_of_events_is_no_gap_of_a_stream() -> None:
@@ -253,7 +253,7 @@ def test_a_sync_waits_for_no_later_launch_of_another_thread() -> None:
         call(0, 5, 1), kernel(6, 106, 1), sync(10, 109), call(50, 55, 3, tid=2), kernel(56, 108, 3, stream=8),
     )  # fmt: skip
     edge = int(of.edges(Edge.BLOCK)[0])
-    assert of.after[edge] == 0
+    assert of.after(edge) == 0
 
 
 def test_blocking_copy() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Edge(IntEnum):
 class Graph:
     """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target.
 
-    Numbers of points, edges, operations and rows are int32 where that holds them, times int64.
+    Numbers of points, edges, operations and rows are int32 where that holds them, times int64 unless said otherwise.
     """
 
     trace: Trace
@@ -67,10 +67,10 @@ class Graph:
     """[e] point."""
     target: Index
     """[e] point, ascending."""
-    weight_ns: Int64
-    """[e] without the duration of `after`."""
-    after: Index
-    """[e] operation whose duration is to pass as well (the edge starts at its end), -1 for none."""
+    weight_ns: Index
+    """[e] without the duration of the source where that `passes`; int32 in the measured graph if it holds them."""
+    passes: Bool
+    """[e] the source is an operation whose duration is to pass as well: the edge starts at its end."""
     kind: Int8
     """[e] Edge."""
     modelled: Bool
@@ -106,14 +106,20 @@ class Graph:
     @property
     def total_ns(self) -> Int64:
         """[e] weight with durations and delays; worked out anew each time."""
-        total = self.weight_ns.copy()
+        total = self.weight_ns.astype(np.int64)
         for part in blocks(len(total)):
-            after = self.after[part]
+            after = self.after(part)
             total[part] += np.where(after != NONE, self.duration_ns[after], 0)
             target = self.target[part]
             of_operation = self.point[target] == Point.OPERATION
             total[part] += np.where(of_operation, self.delay_ns[self.ref[target] * of_operation], 0)
         return total
+
+    def after(self, edges: Any = slice(None)) -> Index:
+        """The operation whose duration is to pass before each of these edges, -1 for none."""
+        operation = self.ref[self.source[edges]]
+        found: Index = np.where(self.passes[edges], operation, operation.dtype.type(NONE))
+        return found
 
     @cached_property
     def stream(self) -> Int64:

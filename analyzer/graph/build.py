@@ -96,7 +96,7 @@ def _stream_edges(operations: Operations, op_point: Index, nominal: Nominal, edg
     edges.add(np.zeros(len(at), op_point.dtype), op_point[at], start[at] - operations.trace.origin_ns, Edge.DISTANCE)
     at = where(~operations.linked & ~alone)
     before = previous[at]
-    edges.add(op_point[before], op_point[at], start[at] - operations.end[before], Edge.DISTANCE, after=before)
+    edges.add(op_point[before], op_point[at], start[at] - operations.end[before], Edge.DISTANCE, passes=True)
     same_graph = operations.same_graph
     for mask, ns, kind in (
         (operations.linked & ~alone & ~same_graph, nominal.queued_ns, Edge.STREAM),
@@ -106,10 +106,10 @@ def _stream_edges(operations: Operations, op_point: Index, nominal: Nominal, edg
         before = previous[at]
         # An operation that overlaps its predecessor (programmatic dependent launch) keeps its overlap.
         weight = np.minimum(start[at] - operations.end[before], ns)
-        edges.add(op_point[before], op_point[at], weight, kind, after=before, modelled=False)
+        edges.add(op_point[before], op_point[at], weight, kind, passes=True, modelled=False)
     source, node = nominal.branches
     gap = start[node] - operations.end[source]
-    edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, after=source)
+    edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, passes=True)
 
 
 def _event_edges(
@@ -120,7 +120,7 @@ def _event_edges(
     for mine, modelled in ((waits.named, False), (~waits.named, True)):
         source, waiter = waits.source[mine], waits.waiter[mine]
         weight = np.minimum(gap[mine], nominal.event_ns)
-        edges.add(op_point[source], op_point[waiter], weight, Edge.EVENT, after=source, modelled=modelled)
+        edges.add(op_point[source], op_point[waiter], weight, Edge.EVENT, passes=True, modelled=modelled)
 
 
 def _return_edges(
@@ -158,9 +158,9 @@ def _return_edges(
     edges.add(call_point[at], return_point[at], cost, Edge.THREAD, modelled=False)
     found = [(first + np.flatnonzero(frees), cost[frees])]
     for kind, mine in ((Edge.BLOCK, waited & ~is_queue), (Edge.QUEUE, waited & is_queue)):
-        passes = None if kind == Edge.QUEUE else target[mine]
         found.append((edges.count + np.flatnonzero(frees[mine]), (end - released)[mine & frees]))
-        edges.add(op_point[target[mine]], return_point[at[mine]], (end - released)[mine], kind, after=passes)
+        source = op_point[target[mine]]
+        edges.add(source, return_point[at[mine]], (end - released)[mine], kind, passes=kind == Edge.BLOCK)
     edge, ns = (np.concatenate(column) for column in zip(*found, strict=True))
     return edge, np.full(len(edge), CODE["allocator"], np.int8), ns
 
@@ -200,7 +200,7 @@ def _finish(
     time, point, ref = time[order], point[order], ref[order]
     del order
     vars(calls).clear()  # whoever called still holds it
-    source, target, weight, after, kind, modelled, new_edge = edges.placed(place)
+    source, target, weight, passes, kind, modelled, new_edge = edges.placed(place)
     host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
     freed_edge = new_edge[freed[0]]
     vars(spans).clear()  # whoever called still holds it
@@ -215,7 +215,7 @@ def _finish(
     known = known[np.searchsorted(host_edge, 0, sorter=known) :]  # without those of edges that are gone
     graph = Graph(
         trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
-        source=source, target=target, weight_ns=weight, after=after, kind=kind, modelled=modelled,
+        source=source, target=target, weight_ns=weight, passes=passes, kind=kind, modelled=modelled,
         row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
         host_edge=host_edge[known].astype(source.dtype),
@@ -265,7 +265,7 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
         sweep_delays,
         len(graph.source),
         (
-            graph.source, graph.target, graph.weight_ns, graph.after, graph.duration_ns, graph.point == Point.OPERATION,
+            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns, graph.point == Point.OPERATION,
             graph.ref, graph.time_ns, explained_ns,
         ),
         (delay,),
@@ -274,7 +274,7 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
 
 
 def sweep_delays(
-    source: Any, target: Any, weight: Any, after: Any, duration: Any, is_operation: Any, ref: Any, time: Any,
+    source: Any, target: Any, weight: Any, passes: Any, duration: Any, is_operation: Any, ref: Any, time: Any,
     explained: int, delay: Any,
 ) -> None:  # fmt: skip
     """How much later than its edges say an operation with edges comes, where that is more than `explained`."""
@@ -286,8 +286,8 @@ def sweep_delays(
         latest = 0
         while edge < count and target[edge] == point:
             at = time[source[edge]] + weight[edge]
-            if after[edge] >= 0:
-                at += duration[after[edge]]
+            if passes[edge]:
+                at += duration[ref[source[edge]]]
             if at > latest or edge == first:
                 latest = at
             edge += 1

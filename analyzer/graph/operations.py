@@ -22,6 +22,7 @@ from analyzer.trace import NONE, Bool, Index, Int64, Kind, Trace
 
 QUEUE_IN_FLIGHT = 500  # launches in flight from which a long launch call is taken for a full queue (depth: about 1,022)
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
+SHORT_NS = 1 << 30  # edges below it are kept in 32 bits
 FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
 
 
@@ -141,13 +142,12 @@ class Edges:
     kind_of_point: Any
     """Type of the numbers of points."""
     parts: list[tuple[Any, ...]] = field(default_factory=list)
-    """(source, target, weight, after, kind, modelled) of some edges each."""
+    """(source, target, weight, passes, kind, modelled) of some edges each."""
     count: int = 0
     """How many there are so far."""
 
     def add(
-        self, source: Index, target: Index, weight: Int64 | int, kind: Edge, *, after: Index | None = None,
-        modelled: bool = True,
+        self, source: Index, target: Index, weight: Int64 | int, kind: Edge, *, passes: bool = False, modelled: bool = True
     ) -> None:  # fmt: skip
         n = len(source)
         self.count += n
@@ -157,14 +157,13 @@ class Edges:
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
                 np.broadcast_to(np.asarray(weight, np.int64), n),
-                constant(NONE, n, np.int32) if after is None else after,
-                constant(kind, n, np.int8), constant(modelled, n, np.bool_),
+                constant(passes, n, np.bool_), constant(kind, n, np.int8), constant(modelled, n, np.bool_),
             )
         )  # fmt: skip
 
     def placed(self, place: Index) -> tuple[Any, ...]:
         """The columns of those edges that go forward when the points are put in their places, sorted by target: source,
-        target, weight, after, kind, modelled. At last the new number of each edge as collected, -1 for those left out.
+        target, weight, passes, kind, modelled. At last the new number of each edge as collected, -1 for those left out.
 
         The edges are used up.
         """
@@ -174,7 +173,8 @@ class Edges:
             columns[i] = [place[column] for column in columns[i]]
         new = self._numbers(columns[0], columns[1])
         kept = int((new != NONE).sum())
-        types: tuple[Any, ...] = (place.dtype, place.dtype, np.int64, place.dtype, np.int8, np.bool_)
+        weight: Any = np.int32 if all(map(_is_short, columns[2])) else np.int64
+        types: tuple[Any, ...] = (place.dtype, place.dtype, weight, np.bool_, np.int8, np.bool_)
         for i, kind in enumerate(types):
             parts, columns[i] = columns[i], np.empty(kept, kind)
             first = 0
@@ -200,6 +200,11 @@ class Edges:
             order = number[np.argsort(target[number], kind="stable")]
         new[order] = places(len(order))
         return new
+
+
+def _is_short(weights: Int64) -> bool:
+    """They fit into 32 bits, with room for what changes of the graph may add."""
+    return not len(weights) or (int(weights.min()) > -SHORT_NS and int(weights.max()) < SHORT_NS)
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:

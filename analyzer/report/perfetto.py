@@ -102,13 +102,13 @@ def _findings(pid: int, study: Study, findings: Sequence[Finding]) -> Iterator[s
 def _critical(pid: int, path: CriticalPath, study: Study) -> Iterator[str]:
     graph = study.graph
     order = range(len(path.edges) - 1, -1, -1)
-    edges, since, done, until = (c.tolist() for c in (path.edges, path.since, path.done, path.until))
-    after, kind = graph.after, graph.kind
+    columns = (graph.after(path.edges), graph.kind[path.edges], path.since, path.done, path.until)
+    after, kind, since, done, until = (column.tolist() for column in columns)
     for i in order:
         if done[i] > since[i]:
-            yield _event(pid, 3, study.trace.label(int(graph.row[after[edges[i]]])), since[i], done[i], "critical", {})
+            yield _event(pid, 3, study.trace.label(int(graph.row[after[i]])), since[i], done[i], "critical", {})
         if until[i] > done[i]:
-            yield _event(pid, 3, f"waits: {Edge(int(kind[edges[i]])).name.lower()}", done[i], until[i], "critical", {})
+            yield _event(pid, 3, f"waits: {Edge(kind[i]).name.lower()}", done[i], until[i], "critical", {})
 
 
 def _event(

@@ -305,7 +305,7 @@ def _path(study: Study, lanes: Sequence[_Lane], threads: list[int], low: int, hi
     waits[host] = of_thread[trace.thread[ref[host]]]
     launches = ~on_device & ~host
     waits[launches] = of_operation[ref[launches]]
-    after = graph.after[path.edges]
+    after = graph.after(path.edges)
     runs = np.where(after != NONE, of_operation[after], NONE) if len(graph.row) else waits
     start = np.concatenate([path.since, path.done])
     end = np.concatenate([path.done, path.until])
