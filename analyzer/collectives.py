@@ -14,6 +14,7 @@ import numpy as np
 
 from analyzer.attribution import IDLE
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, covered
+from analyzer.distinct import present
 from analyzer.intervals import Intervals, union
 from analyzer.lookup import distinct_rows, values_at, values_of
 from analyzer.run import PHASES, Collectives
@@ -151,11 +152,9 @@ def phases_between(study: Study, start: Int64, end: Int64) -> Int64:
     found[:, PHASES.index("compute")] = compute
     found[:, PHASES.index("communication")] = kernels - compute
     found[:, PHASES.index("copies")] = covered(spans, timeline.busy) - kernels
-    for code, cause in enumerate(IDLE):
-        mine = pieces.cause == code
-        if mine.any():
-            idle = union(pieces.start[mine], pieces.end[mine])
-            found[:, PHASES.index(PHASE_OF.get(cause, "host"))] += covered(spans, idle)
+    for code in present(pieces.cause).tolist():
+        idle = union(*pieces.spans(code))
+        found[:, PHASES.index(PHASE_OF.get(IDLE[code], "host"))] += covered(spans, idle)
     return found
 
 

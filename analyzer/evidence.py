@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from analyzer.kernels import readable
 from analyzer.rule import Evidence
 from analyzer.study import Study
 from analyzer.summary import readable_host, user_line
-from analyzer.trace import NONE, Int64
+from analyzer.trace import NONE, Index, Int64
 
 PLACES = 3  # first places shown: enough to find one in a viewer
 
@@ -29,22 +29,39 @@ def python_line(study: Study, row: int) -> str:
 
 def of_causes(study: Study, *causes: str, names: int = 3) -> tuple[Evidence, ...]:
     """The host records that most of the idle time of these causes rests on, the largest first."""
-    pieces, trace, window = study.attribution.pieces, study.trace, study.window
-    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
-    mine = np.flatnonzero((ns > 0) & np.isin(pieces.cause, [CODE[cause] for cause in causes]))
-    rows = pieces.row[mine]
-    code = np.where(rows == NONE, NONE, trace.name_code[rows])
-    codes, inverse, counts = counted(code)
-    totals = np.zeros(len(codes), np.int64)
-    np.add.at(totals, inverse, ns[mine])
-    found = []
-    for k in np.argsort(-totals, kind="stable")[:names].tolist():
-        first = mine[np.flatnonzero(inverse == k)[:PLACES]]
-        row = int(pieces.row[first[0]])
+    trace, counts, totals = study.trace, *np.zeros((2, len(study.trace.names) + 1), np.int64)
+    for code, _, _, ns in _resting_on(study, causes):
+        np.add.at(counts, code, 1)
+        np.add.at(totals, code, ns)
+    found, codes = [], np.flatnonzero(counts)
+    for code in codes[np.argsort(-totals[codes], kind="stable")[:names]].tolist():
+        starts, row = _first_places(study, causes, code)
         what = readable_host(trace, row) if row != NONE else "nothing recorded"
-        places = at_ms(study, pieces.start[first].tolist())
-        found.append(Evidence(what, int(counts[k]), int(totals[k]), places, python_line(study, row)))
+        places = at_ms(study, starts)
+        found.append(Evidence(what, int(counts[code]), int(totals[code]), places, python_line(study, row)))
     return tuple(found)
+
+
+def _resting_on(study: Study, causes: Sequence[str]) -> Iterator[tuple[Index, Index, Int64, Int64]]:
+    """Of the idle time of these causes in the window, block by block: the number of the deciding record's name, from 1 on
+    and 0 where there is none; the record, the start, and ns inside the window."""
+    wanted = [CODE[cause] for cause in causes]
+    for part, ns in study.attribution.pieces.clipped(study.window.start_ns, study.window.end_ns):
+        mine = np.flatnonzero((ns > 0) & np.isin(part.cause, wanted))
+        rows = part.row[mine]
+        yield np.where(rows == NONE, 0, study.trace.name_code[rows] + 1), rows, part.start[mine], ns[mine]
+
+
+def _first_places(study: Study, causes: Sequence[str], wanted: int) -> tuple[list[int], int]:
+    """Where idle time of these causes first rests on records of a name, see above; and the first of these records."""
+    starts, rows = list[int](), list[int]()
+    for code, row, start, _ in _resting_on(study, causes):
+        first = np.flatnonzero(code == wanted)[: PLACES - len(starts)]
+        starts += start[first].tolist()
+        rows += row[first].tolist()
+        if len(starts) == PLACES:
+            break
+    return starts, rows[0]
 
 
 def of_rows(study: Study, rows: Int64, what: str = "") -> Evidence:

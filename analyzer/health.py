@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from analyzer.distinct import counted, present
 from analyzer.intervals import ascending
 from analyzer.kernels import is_communication
 from analyzer.summary import launches_without_operation
-from analyzer.trace import NONE, Bool, Int64, Kind, Note, Trace
+from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Note, Trace
 from analyzer.units import duration, share
 from analyzer.window import Step, Window, marker_rows
 
@@ -80,12 +81,32 @@ def check_device(
     ]
 
 
-def unexplained(attribution: Attribution, window: Window) -> tuple[Int64, Bool]:
-    """ns of each device-unknown piece inside the window, and whether a graph replay was under way (see below)."""
-    timeline, pieces = attribution.timeline, attribution.pieces
-    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
-    mine = (pieces.cause == CODE["device-unknown"]) & (pieces.side != HOST) & (ns > 0)
-    return np.where(mine, ns, 0), mine & in_graph_replay(timeline, pieces.start, pieces.end)
+class Unexplained(NamedTuple):
+    """Waits on the device's side that nothing explains, k of them."""
+
+    start: Int64
+    ns: Int64
+    """[k] inside the window."""
+    side: Int8
+    in_graph: Bool
+    """[k] a graph replay was under way, see `in_graph_replay`."""
+
+    @property
+    def cut(self) -> Bool:
+        """[k] the device waited for work that the recording does not hold."""
+        return np.asarray((self.ns >= CUT_NS) & ~self.in_graph & (self.side == SUBMITTED), np.bool_)
+
+
+def unexplained(attribution: Attribution, window: Window) -> Unexplained:
+    """The device-unknown pieces that lie in the window, if only in part."""
+    found: list[tuple[Any, ...]] = []
+    for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
+        at = np.flatnonzero((part.cause == CODE["device-unknown"]) & (part.side != HOST) & (ns > 0))
+        found.append((part.start[at], part.end[at], ns[at], part.side[at]))
+    start, end, ns, side = (
+        (np.concatenate(c) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 4
+    )
+    return Unexplained(start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start, end))
 
 
 def in_graph_replay(timeline: Timeline, start: Int64, end: Int64) -> Bool:
@@ -107,8 +128,8 @@ def in_graph_replay(timeline: Timeline, start: Int64, end: Int64) -> Bool:
 
 
 def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | None:
-    ns, in_graph = unexplained(attribution, window)
-    total, count = int(ns[in_graph].sum()), int(in_graph.sum())
+    found = unexplained(attribution, window)
+    total, count = int(found.ns[found.in_graph].sum()), int(found.in_graph.sum())
     if not count or total < UNRECORDED_SHARE * window.wall_ns:
         return None
     return Note(
@@ -121,8 +142,8 @@ def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | 
 
 
 def _cut(attribution: Attribution, window: Window) -> Note | None:
-    ns, in_graph = unexplained(attribution, window)
-    long = (ns >= CUT_NS) & ~in_graph & (attribution.pieces.side == SUBMITTED)
+    found = unexplained(attribution, window)
+    ns, long = found.ns, found.cut
     if not long.any():
         return None
     return Note(

@@ -281,11 +281,11 @@ def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
 
 def _cut_front(attribution: Attribution, step: Step) -> str | None:
     """The step begins with an operation that was submitted and waited for work the trace does not hold."""
-    timeline, pieces = attribution.timeline, attribution.pieces
+    timeline = attribution.timeline
     if step.start_ns > timeline.span_ns[0]:
         return None
-    ns, _ = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
-    cut = int(ns[pieces.side == SUBMITTED].sum())
+    found = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
+    cut = int(found.ns[found.side == SUBMITTED].sum())
     if cut < CUT_NS:
         return None
     return f"its first operation waited {duration(cut)} for work that was cut away"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analyzer.attribution import IDLE, SIDES, Attribution
+from analyzer.attribution import HOST, IDLE, SIDES, Attribution, Pieces, take
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
 from analyzer.distinct import counted, present
@@ -218,22 +218,22 @@ def largest_gaps(attribution: Attribution, start: int, end: int, count: int = 10
     longest = np.flatnonzero(length >= max(int(most.max(initial=1)), 1))
     longest = longest[np.argsort(-length[longest], kind="stable")][:count]
     low, high = (np.clip(times, start, end) for times in (gaps.start[longest], gaps.end[longest]))
+    places = (np.searchsorted(pieces.gap, longest.astype(pieces.gap.dtype), side) for side in ("left", "right"))
+    parts_of = [pieces.part(slice(*ends)) for ends in zip(*(place.tolist() for place in places), strict=True)]
     found = []
-    for gap, low_ns, high_ns in zip(longest.tolist(), low.tolist(), high.tolist(), strict=True):
-        first = int(np.searchsorted(pieces.end, low_ns, side="right"))
-        last = int(np.searchsorted(pieces.start, high_ns, side="left"))
-        parts = _gap_parts(attribution, range(first, last), low_ns, high_ns)
+    for gap, mine, low_ns, high_ns in zip(longest.tolist(), parts_of, low.tolist(), high.tolist(), strict=True):
+        mine = take(mine, np.flatnonzero((mine.end > low_ns) & (mine.start < high_ns)))
+        parts = _gap_parts(timeline.trace, mine, low_ns, high_ns)
         closing = int(gaps.closing[gap])
         closed = readable(timeline.label(closing)) if closing != NONE and gaps.end[gap] <= end else ""
-        found.append(Gap(low_ns, high_ns, closed, parts, _python_line(attribution, range(first, last), closing)))
+        found.append(Gap(low_ns, high_ns, closed, parts, _python_line(timeline, mine, closing)))
     return found
 
 
-def _gap_parts(attribution: Attribution, members: range, low: int, high: int) -> tuple[GapPart, ...]:
-    pieces, trace = attribution.pieces, attribution.timeline.trace
+def _gap_parts(trace: Trace, pieces: Pieces, low: int, high: int) -> tuple[GapPart, ...]:
     sums: Counter[tuple[int, int]] = Counter()
     longest: dict[tuple[int, int], tuple[int, int]] = {}
-    for piece in members:
+    for piece in range(len(pieces)):
         key = (int(pieces.cause[piece]), int(pieces.side[piece]))
         ns = min(int(pieces.end[piece]), high) - max(int(pieces.start[piece]), low)
         sums[key] += ns
@@ -252,13 +252,11 @@ def readable_host(trace: Trace, row: int) -> str:
     return re.sub(r" (?:object )?at 0x[0-9a-fA-F]+", "", trace.label(row))
 
 
-def _python_line(attribution: Attribution, members: range, closing: int) -> str:
+def _python_line(timeline: Timeline, pieces: Pieces, closing: int) -> str:
     """The innermost line of the user's own code around the gap's longest host record, else around its launch."""
-    timeline, pieces, host = attribution.timeline, attribution.pieces, attribution.timeline.host
-    rows = sorted(
-        ((int(pieces.end[p] - pieces.start[p]), int(pieces.row[p])) for p in members if pieces.side[p] == 0),
-        reverse=True,
-    )
+    host, mine = timeline.host, np.flatnonzero(pieces.side == HOST)
+    length = pieces.end[mine] - pieces.start[mine]
+    rows = sorted(zip(length.tolist(), pieces.row[mine].tolist(), strict=True), reverse=True)
     if closing != NONE and timeline.linked[closing]:
         rows.append((0, int(timeline.launch[closing])))
     for _, row in rows:

@@ -1,7 +1,5 @@
 from collections.abc import Iterator
 
-import numpy as np
-
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.fixes import host_fix
@@ -82,9 +80,9 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the host waits for data or for the device, or the framework itself takes the time.
     """
-    window, pieces = study.window, study.attribution.pieces
-    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
-    host = int(ns[(ns > 0) & (pieces.side == 0)].sum())
+    window = study.window
+    pieces = study.attribution.pieces.clipped(window.start_ns, window.end_ns)
+    host = sum(int(ns[(ns > 0) & (part.side == 0)].sum()) for part, ns in pieces)
     lost = study.causes.get("python", 0)
     if host < FROM * window.wall_ns or lost < PYTHON * host:
         return

@@ -112,13 +112,13 @@ def host_sync(study: Study) -> Iterator[Claim]:
     profiling, benchmarking or timing, or between two steps, with no launch of either on its other side, reading nothing.
     """
     window, attribution, trace = study.window, study.attribution, study.trace
-    blocking, pieces = attribution.blocking, attribution.pieces
+    blocking = attribution.blocking
     measuring = blocking.row[~blocking.is_copy & measures(study, blocking.row)]
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
-    ns = np.minimum(pieces.end, window.end_ns) - np.maximum(pieces.start, window.start_ns)
-    mine = np.flatnonzero((pieces.cause == CODE["host-sync"]) & (ns > 0))
-    mine = mine[~among(pieces.row[mine], left_out)]
-    lost = int(ns[mine].sum())
+    lost = 0
+    for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
+        mine = np.flatnonzero((part.cause == CODE["host-sync"]) & (ns > 0))
+        lost += int(ns[mine[~among(part.row[mine], left_out)]].sum())
     if lost < FROM * window.wall_ns:
         return
     ends = trace.end_ns[blocking.row]

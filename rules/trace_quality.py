@@ -3,10 +3,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.evidence import at_ms
-from analyzer.health import CUT_NS, UNRECORDED_SHARE, unexplained
+from analyzer.health import CUT_NS, UNRECORDED_SHARE, Unexplained, unexplained
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
-from analyzer.trace import Bool, Int64
+from analyzer.trace import Bool
 from analyzer.units import duration, share
 
 
@@ -75,30 +75,29 @@ def trace_quality(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the device waits for the host, or short pauses between operations.
     """
-    window, pieces = study.window, study.attribution.pieces
-    ns, in_graph = unexplained(study.attribution, window)
-    holes = int(ns[in_graph].sum())
+    window = study.window
+    waits = unexplained(study.attribution, window)
+    holes = int(waits.ns[waits.in_graph].sum())
     if holes >= UNRECORDED_SHARE * window.wall_ns:
         yield Claim(
             message=f"{share(holes, window.wall_ns)} of the wall ({duration(holes)}) are holes inside "
             "submitted graph replays: kernels ran there that were not recorded. This is not idle time.",
             ns=holes,
             how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
-            evidence=(_where(study, "holes in graph replays", ns, in_graph),),
+            evidence=(_where("holes in graph replays", study, waits, waits.in_graph),),
             formula=f"waits of submitted operations inside replays that nothing explains: {holes / 1e6:,.3f} ms",
             grade="modelled",
             unpriced="what the trace does not hold cannot be saved",
             first=True,
         )
-    cut = (ns >= CUT_NS) & ~in_graph & (pieces.side == 1)
-    lost = int(ns[cut].sum())
+    lost = int(waits.ns[waits.cut].sum())
     if lost:
         yield Claim(
             message=f"{share(lost, window.wall_ns)} of the wall ({duration(lost)}) submitted operations waited for "
             "work that the trace does not hold: it was cut, or began while the device was busy.",
             ns=lost,
             how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",
-            evidence=(_where(study, "waits for nothing recorded", ns, cut),),
+            evidence=(_where("waits for nothing recorded", study, waits, waits.cut),),
             formula=f"waits of submitted operations over {CUT_NS / 1e6:g} ms that nothing explains: {lost / 1e6:,.3f} ms",
             grade="modelled",
             unpriced="what the trace does not hold cannot be saved",
@@ -106,6 +105,6 @@ def trace_quality(study: Study) -> Iterator[Claim]:
         )
 
 
-def _where(study: Study, what: str, ns: Int64, mask: Bool) -> Evidence:
-    starts = study.attribution.pieces.start[mask]
-    return Evidence(what, len(starts), int(ns[mask].sum()), at_ms(study, np.sort(starts).tolist()))
+def _where(what: str, study: Study, waits: Unexplained, mask: Bool) -> Evidence:
+    starts = waits.start[mask]
+    return Evidence(what, len(starts), int(waits.ns[mask].sum()), at_ms(study, np.sort(starts).tolist()))

@@ -12,14 +12,17 @@ The causes are worked out once for the whole trace as *pieces* of idle time; a w
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from analyzer.classes import dataclass
-from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Timeline, exposed
-from analyzer.narrow import blocks
+from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Gaps, Timeline, exposed
+from analyzer.intervals import Intervals
+from analyzer.narrow import blocks, index_type, where
 from analyzer.trace import Bool, Index, Int8, Int64
 
 CATEGORIES = {
@@ -84,6 +87,102 @@ class Pieces:
         return len(self.start)
 
 
+@dataclass(frozen=True)
+class Idle:
+    """Pieces in half the room, k of them: as those of a gap follow each other, each ends where the next one begins.
+
+    Its properties are columns of `Pieces`, worked out anew each time: what looks at all of them goes by `parts`.
+    """
+
+    gaps: Gaps = field(repr=False)
+    gap: Index
+    offset: Index
+    """[k] ns from the gap's start."""
+    row: Index
+    code: Int8
+    """[k] cause, side and whether it is modelled, as one number."""
+
+    def __len__(self) -> int:
+        return len(self.gap)
+
+    def part(self, at: slice) -> Pieces:
+        """Those from one place to another."""
+        gap = self.gap[at]
+        start = self.gaps.start[gap] + self.offset[at]
+        code = self.code[at]
+        return Pieces(start, self._end(at, start), gap, code // 6, code // 2 % 3, self.row[at], code % 2 > 0)
+
+    def _end(self, at: slice, start: Int64) -> Int64:
+        """[k] of a part that starts at these instants."""
+        first, stop, _ = at.indices(len(self))
+        gap, end = self.gap[first : stop + 1], np.empty_like(start)
+        end[:-1] = start[1:]
+        end[len(gap) - 1 :] = self.gaps.end[gap[-1:]]  # of the very last piece
+        if len(gap) > len(start):
+            end[-1:] = self.gaps.start[gap[-1]] + self.offset[stop]
+        last = np.flatnonzero(gap[1:] != gap[:-1])
+        end[last] = self.gaps.end[gap[last]]
+        return end
+
+    def parts(self) -> Iterator[Pieces]:
+        """All of them, block by block."""
+        return map(self.part, blocks(len(self)))
+
+    def clipped(self, start: int, end: int) -> Iterator[tuple[Pieces, Int64]]:
+        """Block by block with the ns of each inside [start, end), which are no more than 0 outside."""
+        for part in self.parts():
+            yield part, np.minimum(part.end, end) - np.maximum(part.start, start)
+
+    def spans(self, cause: int) -> Intervals:
+        """Those of one cause: disjoint."""
+        at = where(self.cause == cause)
+        gap, after = self.gap[at], at + 1
+        start, end = self.gaps.start[gap] + self.offset[at], self.gaps.end[gap]
+        goes_on = np.flatnonzero(self.gap[np.minimum(after, len(self) - 1)] == gap)
+        goes_on = goes_on[after[goes_on] < len(self)]
+        end[goes_on] = self.gaps.start[gap[goes_on]] + self.offset[after[goes_on]]
+        return Intervals(start, end)
+
+    @property
+    def start(self) -> Int64:
+        found: Int64 = self.gaps.start[self.gap]
+        found += self.offset
+        return found
+
+    @property
+    def end(self) -> Int64:
+        return self._end(slice(None), self.start)
+
+    @property
+    def cause(self) -> Int8:
+        return self.code // 6
+
+    @property
+    def side(self) -> Int8:
+        return self.code // 2 % 3
+
+    @property
+    def modelled(self) -> Bool:
+        return np.asarray(self.code % 2 > 0)
+
+
+def kept(pieces: Pieces, gaps: Gaps) -> Idle:
+    """Pieces, used up, as an attribution keeps them."""
+    longest = int((gaps.end - gaps.start).max(initial=0))
+    offset, code = np.empty(len(pieces), index_type(longest)), np.empty(len(pieces), np.int8)
+    for part in blocks(len(pieces)):
+        offset[part] = pieces.start[part] - gaps.start[pieces.gap[part]]
+        code[part] = (pieces.cause[part] * 3 + pieces.side[part]) * 2 + pieces.modelled[part]
+    gap, row = pieces.gap, pieces.row
+    vars(pieces).clear()
+    return Idle(gaps, gap, offset, row, code)
+
+
+def take(pieces: Pieces, at: Index) -> Pieces:
+    """Those at these places."""
+    return Pieces(*(getattr(pieces, name)[at] for name in Pieces.__dataclass_fields__))
+
+
 class Item(NamedTuple):
     """A part of the wall time."""
 
@@ -104,7 +203,7 @@ class Attribution:
     """The causes of one device's idle time, for the whole trace."""
 
     timeline: Timeline
-    pieces: Pieces
+    pieces: Idle
     blocking: Blocking
     launch_latency_ns: int
     """Median from call start to operation start of launches into an idle device; 0 when there is none."""
@@ -142,17 +241,15 @@ class Attribution:
 
     def _idle_totals(self, start: int, end: int) -> Int64:
         """ns of idle time in [start, end) by cause, side, grade and what a wait was for, as one number."""
-        pieces = self.pieces
         copies = self.blocking.row[self.blocking.is_copy]
         totals = np.zeros(len(IDLE) * 3 * 2 * 3, np.int64)
-        for part in blocks(len(pieces)):
-            ns = np.minimum(pieces.end[part], end) - np.maximum(pieces.start[part], start)
-            at = np.flatnonzero(ns > 0) + part.start
-            cause = pieces.cause[at].astype(np.int64)
+        for part, ns in self.pieces.clipped(start, end):
+            at = np.flatnonzero(ns > 0)
+            cause = part.cause[at].astype(np.int64)
             waits = cause == CODE["host-sync"]
-            refill = np.where(waits, 1 + np.isin(pieces.row[at], copies), 0) if waits.any() else 0
-            key = ((cause * 3 + pieces.side[at]) * 2 + pieces.modelled[at]) * 3 + refill
-            np.add.at(totals, key, ns[at - part.start])
+            refill = np.where(waits, 1 + np.isin(part.row[at], copies), 0) if waits.any() else 0
+            key = ((cause * 3 + part.side[at]) * 2 + part.modelled[at]) * 3 + refill
+            np.add.at(totals, key, ns[at])
         return totals
 
     def by_cause(self, start: int, end: int) -> dict[str, int]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from analyzer import compiled
-from analyzer.attribution import CODE, GENERIC, HOST, STAGING_NS, SUBMITTED, UNLINKED, Attribution, Pieces
+from analyzer.attribution import CODE, GENERIC, HOST, STAGING_NS, SUBMITTED, UNLINKED, Attribution, Pieces, kept, take
 from analyzer.attribution.calls import Calls
 from analyzer.attribution.host_side import host_side
-from analyzer.attribution.pieces import in_time_order, stretch, take, with_cause
+from analyzer.attribution.pieces import in_time_order, stretch, with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline, blocking_calls
 from analyzer.host import Doing
 from analyzer.intervals import Overlaps, ascending
@@ -41,7 +41,7 @@ def attribute(timeline: Timeline) -> Attribution:
     )
     pieces = _refills(timeline, pieces, blocking)
     timeline.forget()
-    return Attribution(timeline, pieces, blocking, latency, queued, explained)
+    return Attribution(timeline, kept(pieces, gaps), blocking, latency, queued, explained)
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:

@@ -41,8 +41,3 @@ def in_time_order(parts: list[Pieces]) -> Pieces:
         column = np.concatenate([vars(part).pop(name) for part in parts])
         columns.append(column if order is None else column[order])
     return Pieces(*columns)
-
-
-def take(pieces: Pieces, at: Index) -> Pieces:
-    """Those at these places."""
-    return Pieces(*(getattr(pieces, name)[at] for name in Pieces.__dataclass_fields__))

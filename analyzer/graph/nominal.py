@@ -158,13 +158,14 @@ def _branches(operations: Operations) -> tuple[Int64, Int64]:
 
 def call_excess(attributions: Sequence[Attribution], operations: Operations) -> tuple[Int64, Int8, Int64]:
     """(operation, cause, ns) for launch calls that ran on before their operation started: loading, staging, allocating."""
-    found: list[tuple[Int64, Int8, Int64]] = []
+    found = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
     causes = [CODE[c] for c in ("launch-call", "module-load", "allocator", "copy-staging")]
     for a in attributions:
-        pieces, gaps = a.pieces, a.timeline.gaps
-        at = np.flatnonzero((pieces.side == SUBMITTED) & np.isin(pieces.cause, causes))
-        closing = a.timeline.row[gaps.closing[pieces.gap[at]]]
-        found.append((np.searchsorted(operations.row, closing), pieces.cause[at], (pieces.end - pieces.start)[at]))
+        for part in a.pieces.parts():
+            at = np.flatnonzero((part.side == SUBMITTED) & np.isin(part.cause, causes))
+            closing = a.timeline.row[a.timeline.gaps.closing[part.gap[at]]]
+            operation = np.searchsorted(operations.row, closing)
+            found.append((operation, part.cause[at], (part.end - part.start)[at]))
     return tuple(np.concatenate(column) for column in zip(*found, strict=True))  # type: ignore[return-value]
 
 
