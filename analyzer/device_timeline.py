@@ -114,7 +114,10 @@ class Timeline:
 
     @cached_property
     def _cut(self) -> tuple[Intervals, Gaps]:
-        return find_gaps(self)
+        busy, gaps = find_gaps(self)
+        if len(busy.start) == len(self.row):  # apart from each other, so these are the operations themselves
+            vars(self).update(start=busy.start, end=busy.end)
+        return busy, gaps
 
     def forget(self) -> None:
         """Give up columns that are quickly worked out again, where they are asked for again."""

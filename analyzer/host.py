@@ -172,17 +172,27 @@ class Host:
     """[n] the innermost operator around a call (or the operator itself), -1 for none; likewise `frame`, `module`."""
     frame: Int32
     module: Int32
-    segments: dict[int, Segments]
-    """Thread -> its segments; only threads that launch device work, workers left out."""
     launching: tuple[int, ...]
-    """Threads by number of launches, most first."""
+    """Threads by number of launches, most first; workers left out."""
+    process: int
+
+    @cached_property
+    def segments(self) -> dict[int, Segments]:
+        """Thread -> its segments, of each launching thread."""
+        rows = _rows_by_thread(self.trace, _host_rows(self.trace, self.process), self.launching)
+        return {thread: _flatten(self.trace, self.doing, mine) for thread, mine in rows.items()}
+
+    def forget(self) -> None:
+        """Give up the segments of a large trace, which few look at after its graph is built."""
+        if len(self.trace) >= compiled.LARGE:
+            vars(self).pop("segments", None)
 
 
 def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
     """Classify the host rows of a process and flatten its launching threads."""
     doing = _doing(trace, step_marker)
     doing = _with_first_uses(trace, doing, process)
-    host = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
+    host = _host_rows(trace, process)
     held = (host.any(), *((host & (trace.kind == kind)).any() for kind in (Kind.OPERATOR, Kind.PYTHON, Kind.PYTHON)))
     parent, operator, frame, module = (
         np.full(len(trace), NONE, np.int32) if any_ else constant(NONE, len(trace), np.int32) for any_ in held
@@ -190,11 +200,21 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     threads = _launching_threads(trace, process)
     segments = {}
     by_thread = _rows_by_thread(trace, host, threads)
-    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], np.bool_)
     for thread, rows in by_thread.items():
-        segments[thread] = _flatten(trace, doing, rows, is_module, parent, operator, frame, module)
+        segments[thread] = _flatten(trace, doing, rows, (parent, operator, frame, module))
     segments = {t: s for t, s in segments.items() if not _is_worker(trace, t, by_thread[t])}
-    return Host(trace, doing, parent, operator, frame, module, segments, tuple(t for t in threads if t in segments))
+    launching = tuple(t for t in threads if t in segments)
+    del by_thread, host
+    parent = parent if (parent != NONE).any() else constant(NONE, len(trace), np.int32)
+    found = Host(trace, doing, parent, operator, frame, module, launching, process)
+    vars(found)["segments"] = segments
+    return found
+
+
+def _host_rows(trace: Trace, process: int) -> Bool:
+    """[n] on a thread of the process."""
+    found: Bool = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
+    return found
 
 
 def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
@@ -245,18 +265,14 @@ def _is_worker(trace: Trace, thread: int, rows: Index) -> bool:
     return any(WORKER.search(trace.names[code]) for code in frames.tolist())
 
 
-def _flatten(
-    trace: Trace, doing: Int8, rows: Index, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
-) -> Segments:  # fmt: skip
-    """Segments of one thread; writes the enclosing rows of each of its rows to the last four columns."""
+def _flatten(trace: Trace, doing: Int8, rows: Index, around: Sequence[Int32] = ()) -> Segments:
+    """Segments of one thread; writes the enclosing rows of each of its rows to `around`: parent, operator, frame, module."""
     firm = rows[(doing[rows] != Doing.STEP) & (doing[rows] != Doing.NOTHING) & (doing[rows] != Doing.RANGE)]
-    main = _with_loose_overhead(
-        trace, doing, firm, _sweep(trace, doing, firm, is_module, parent, operator, frame, module)
-    )
+    main = _with_loose_overhead(trace, doing, firm, _sweep(trace, doing, firm, around))
     ranges = rows[doing[rows] == Doing.RANGE]
     if not len(ranges):
         return main
-    soft = _sweep(trace, doing, ranges, is_module, parent.copy(), operator.copy(), frame.copy(), module.copy())
+    soft = _sweep(trace, doing, ranges)
     free = remainder(soft.span, overlaps(soft.span, union(main.start, main.end)))
     return _join(main, Segments(free.start, free.end, soft.row[free.left], soft.doing[free.left]))
 
@@ -288,8 +304,7 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Index, main: Segments)
     calls = rows[trace.kind[rows] == Kind.CALL]
     if not len(loose) or not len(calls):
         return main
-    unused = [np.full(len(trace), NONE, np.int32) for _ in range(4)]
-    flat = _sweep(trace, doing, loose, np.zeros(len(trace.names), np.bool_), *unused)
+    flat = _sweep(trace, doing, loose)
     inside = overlaps(flat.span, union(trace.start_ns[calls], trace.end_ns[calls]))
     if not len(inside.start):
         return main
@@ -310,10 +325,9 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Index, main: Segments)
     return _join(main, pieces, ~mine)
 
 
-def _sweep(
-    trace: Trace, doing: Int8, rows: Index, is_module: Bool, parent: Int32, operator: Int32, frame: Int32, module: Int32
-) -> Segments:  # fmt: skip
+def _sweep(trace: Trace, doing: Int8, rows: Index, into: Sequence[Int32] = ()) -> Segments:
     n = len(rows)
+    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], np.bool_)
     # Each piece begins where a record starts or ends.
     start, end = np.zeros(2 * n + 1, np.int64), np.zeros(2 * n + 1, np.int64)
     row, what = np.zeros(2 * n + 1, np.int32), np.zeros(2 * n + 1, np.int8)
@@ -329,7 +343,7 @@ def _sweep(
         ),
         (start, end, row, what, *around, *stacks),
     )  # fmt: skip
-    for column, found in zip((parent, operator, frame, module), around, strict=True):
+    for column, found in zip(into, around, strict=False):
         known = np.flatnonzero(found != NONE)
         if len(known):
             column[rows[known]] = rows[found[known]]

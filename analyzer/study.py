@@ -90,7 +90,9 @@ class Program:
             attribution.timeline.forget()
         timeline = self.attributions[0].timeline
         families = marker_rows(timeline.trace, timeline.process, self.marker)
-        return build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
+        graph = build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
+        timeline.host.forget()
+        return graph
 
     @property
     def unchanged(self) -> Replay:

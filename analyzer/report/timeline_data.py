@@ -102,7 +102,7 @@ def device_data(study: Study, marks: Sequence[int] = (), limit: int = BOXES) -> 
     window, names = study.window, _Names()
     base, wall = window.start_ns, window.wall_ns
     low, high = base - int(MARGIN * wall), window.end_ns + int(MARGIN * wall)
-    threads = [t for t in study.timeline.host.launching if t in study.timeline.host.segments][:THREADS]
+    threads = list(study.timeline.host.launching)[:THREADS]
     lanes = [_idle_lane(study, names), *_stream_lanes(study, names, threads), *_host_lanes(study, names, threads)]
     lanes = [lane.keep((lane.end > low) & (lane.start < high)) for lane in lanes]
     whole = focus_whole(lanes, _focuses(study, marks), limit)
