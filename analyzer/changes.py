@@ -53,7 +53,9 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = Fal
 
     `own`: the weights were made for this graph, and are changed where they are.
     """
-    taken = np.where(parts, np.rint(graph.host_ns * share).astype(graph.host_ns.dtype), graph.host_ns.dtype.type(0))
+    ns = graph.host_ns if share == 1.0 else np.rint(graph.host_ns * share).astype(graph.host_ns.dtype)
+    taken = np.where(parts, ns, ns.dtype.type(0))
+    del ns
     weight = graph.weight_ns if own else graph.weight_ns.copy()
     below = np.flatnonzero(weight < 0)
     kept = weight[below]
@@ -170,7 +172,17 @@ class Region:
 
 
 def regions(graph: Graph, fewest: int = 2) -> list[Region]:
-    """Maximal runs of launches between blocking calls and step marks; shorter ones than `fewest` launches left out."""
+    """Maximal runs of launches between blocking calls and step marks; shorter ones than `fewest` launches left out.
+
+    No change of a graph changes them: they are worked out once.
+    """
+    if "regions" not in graph.lasting:
+        graph.lasting["regions"] = _regions(graph)
+    return [region for region in graph.lasting["regions"] if len(region.calls) >= fewest]
+
+
+def _regions(graph: Graph) -> list[Region]:
+    """All of them, however short."""
     calls = where((graph.point != Point.ROOT) & (graph.point != Point.OPERATION))
     row, point = graph.ref[calls], graph.point[calls]
     rows_that_wait = graph.ref[graph.point == Point.RETURN]
@@ -200,7 +212,7 @@ def regions(graph: Graph, fewest: int = 2) -> list[Region]:
         operations = operations[np.lexsort((operations, of_region))]
     ends = np.cumsum(np.bincount(of_region, minlength=int(region[-1]) + 1))
     parts = zip(np.split(members, begins), np.split(operations, ends[:-1]), strict=True)
-    return [Region(mine, ordered) for mine, ordered in parts if len(mine) >= fewest]
+    return [Region(mine, ordered) for mine, ordered in parts]
 
 
 def _ranges(low: Index, high: Index) -> Index:

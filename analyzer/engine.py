@@ -121,6 +121,7 @@ def judge(study: Study, rules: Sequence[Rule]) -> Verdicts:
         if not worth:
             small = "what it found is below 1 % of the wall" if said else "nothing of the kind in the window"
             skipped.append(_skip(rule, study, small))
+    study.timeline.forget()
     findings, left, joint = rank(study, claims)
     return Verdicts(tuple(findings), (*skipped, *left), tuple(errors), joint)
 

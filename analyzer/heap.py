@@ -5,6 +5,7 @@ from contextlib import suppress
 
 LARGE_BYTES = 2 << 20
 _MMAP_THRESHOLD = -3  # of glibc's mallopt
+_sparing = False
 
 
 def give_back() -> None:
@@ -16,5 +17,13 @@ def give_back() -> None:
 def keep_nothing_large() -> None:
     """From now on what is large goes back to the system as soon as it is freed, at the price of new pages each time. The C
     library would raise its bound to 32 MB by itself, and keep all that is smaller. Where it is glibc."""
+    global _sparing
+    _sparing = True
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+def give_back_small() -> None:
+    """Where large arrays go back at once: what was freed of the small ones too, after a stage that made many."""
+    if _sparing:
+        give_back()

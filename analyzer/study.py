@@ -20,6 +20,7 @@ from analyzer.graph import Graph
 from analyzer.graph.build import build_graph
 from analyzer.hardware import Hardware, find
 from analyzer.health import CUT_NS, unexplained
+from analyzer.heap import give_back_small
 from analyzer.host import read_host
 from analyzer.inkernel import InKernel, device_of
 from analyzer.intervals import ascending, grouped
@@ -92,6 +93,7 @@ class Program:
         families = marker_rows(timeline.trace, timeline.process, self.marker)
         graph = build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
         timeline.host.forget()
+        give_back_small()
         return graph
 
     @property

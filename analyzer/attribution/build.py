@@ -13,6 +13,7 @@ from analyzer.attribution.calls import Calls
 from analyzer.attribution.host_side import host_side
 from analyzer.attribution.pieces import in_time_order, stretch, with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline, blocking_calls
+from analyzer.heap import give_back_small
 from analyzer.host import Doing
 from analyzer.intervals import Overlaps, ascending
 from analyzer.narrow import constant, index_type, where
@@ -41,6 +42,7 @@ def attribute(timeline: Timeline) -> Attribution:
     )
     pieces = _refills(timeline, pieces, blocking)
     timeline.forget()
+    give_back_small()
     return Attribution(timeline, kept(pieces, gaps), blocking, latency, queued, explained)
 
 

@@ -13,6 +13,7 @@ is kept beside them and counted.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,8 @@ class Graph:
     graph_gap_ns: int
     launch_ns: int
     """Nominal time from launch call to operation."""
+    lasting: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What is found out about the points and kept for changes of the graph, which share it."""
 
     @cached_property
     def first_edge(self) -> Index:

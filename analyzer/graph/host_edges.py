@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from analyzer.attribution import IDLE, Attribution
@@ -11,7 +13,7 @@ from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
-from analyzer.narrow import places
+from analyzer.narrow import narrowed, places
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 SPANS_AT_ONCE = 4_096
@@ -102,8 +104,8 @@ def _handovers(host: Host, calls: Calls, since: Int64) -> tuple[Int64, Int64]:
 def host_time(
     trace: Trace, attribution: Attribution, spans: Spans, new_edge: Int64
 ) -> tuple[Int64, Int8, Int64]:  # fmt: skip
-    """What the host did on each host edge, by cause."""
-    found = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
+    """What the host did on each host edge, by cause. The spans are used up."""
+    found: list[Any] = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
     timeline = attribution.timeline
     for thread, segments, causes in causes_of_segments(timeline, attribution.blocking):
         python = python_holes(timeline, segments)
@@ -121,7 +123,13 @@ def host_time(
                 cause = np.concatenate([causes[met.right], silent_cause(silence, python)])
                 edge = new_edge[spans.edge[block[np.concatenate([met.left, silent.left])]]]
                 found.append(_summed(edge, cause, ns))
-    edge, cause, ns = (np.concatenate(column) for column in zip(*found, strict=True))
+    vars(spans).clear()  # whoever called still holds them
+    columns: list[Any] = list(zip(*found, strict=True))
+    del found
+    for i, column in enumerate(columns):
+        columns[i] = np.concatenate(column)
+        del column
+    edge, cause, ns = columns
     return edge, cause, ns
 
 
@@ -133,4 +141,5 @@ def _summed(edge: Int64, cause: Int8, ns: Int64) -> tuple[Int64, Int8, Int64]:
     key, ns = key[order], ns[order]
     first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else np.empty(0, np.int64)
     total = np.add.reduceat(ns, first) if len(first) else ns
-    return key[first] // len(IDLE), (key[first] % len(IDLE)).astype(np.int8), total
+    kept = narrowed(key[first] // len(IDLE), np.int32)
+    return np.asarray(kept), (key[first] % len(IDLE)).astype(np.int8), narrowed(total)

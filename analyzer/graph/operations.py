@@ -156,7 +156,7 @@ class Edges:
         self.parts.append(
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
-                np.broadcast_to(np.asarray(weight, np.int64), n),
+                np.broadcast_to(_short(np.asarray(weight, np.int64)), n),
                 constant(passes, n, np.bool_), constant(kind, n, np.int8), constant(modelled, n, np.bool_),
             )
         )  # fmt: skip
@@ -173,7 +173,7 @@ class Edges:
             columns[i] = [place[column] for column in columns[i]]
         new = self._numbers(columns[0], columns[1])
         kept = int((new != NONE).sum())
-        weight: Any = np.int32 if all(map(_is_short, columns[2])) else np.int64
+        weight = np.result_type(np.int32, *(part.dtype for part in columns[2]))
         types: tuple[Any, ...] = (place.dtype, place.dtype, weight, np.bool_, np.int8, np.bool_)
         for i, kind in enumerate(types):
             parts, columns[i] = columns[i], np.empty(kept, kind)
@@ -202,9 +202,10 @@ class Edges:
         return new
 
 
-def _is_short(weights: Int64) -> bool:
-    """They fit into 32 bits, with room for what changes of the graph may add."""
-    return not len(weights) or (int(weights.min()) > -SHORT_NS and int(weights.max()) < SHORT_NS)
+def _short(weights: Int64) -> Index:
+    """The same in 32 bits where they fit, with room for what changes of the graph may add."""
+    fits = int(weights.min()) > -SHORT_NS and int(weights.max()) < SHORT_NS
+    return weights.astype(np.int32) if fits else weights
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:
