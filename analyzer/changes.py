@@ -43,7 +43,7 @@ def without_host(causes: Collection[str], share: float = 1.0) -> Change:
     codes = [CODE[cause] for cause in causes]
 
     def change(graph: Graph) -> Graph:
-        return _less_host(graph, np.isin(graph.host_cause, codes), share)
+        return _less_host(graph, among(graph.host_cause, np.array(codes)), share)
 
     return change
 
@@ -63,6 +63,11 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = Fal
     np.maximum(weight, 0, out=weight)
     weight[below] = kept
     return replace(graph, weight_ns=weight, host_ns=graph.host_ns - taken)
+
+
+def _is_generic(graph: Graph) -> Bool:
+    """[h] host time that is nothing in particular."""
+    return among(graph.host_cause, np.array(GENERIC))
 
 
 def without_waits(calls: Collection[int] | None = None) -> Change:
@@ -157,7 +162,7 @@ def _without_launches(graph: Graph, calls: Index, *, own: bool) -> Graph:
     """The generic host work that led to these calls is gone, and the time of the calls themselves."""
     at = (graph.point == Point.CALL) & among(graph.ref, calls)
     into = _at(at, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
-    parts = _at(into, graph.host_edge) & np.isin(graph.host_cause, GENERIC)
+    parts = _at(into, graph.host_edge) & _is_generic(graph)
     return _less_host(graph, parts, own=own)
 
 
@@ -238,7 +243,7 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
         into = np.zeros(len(graph.point), np.bool_)
         into[later] = True
         host = _at(into, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
-        graph = _less_host(graph, _at(host, graph.host_edge) & np.isin(graph.host_cause, GENERIC))
+        graph = _less_host(graph, _at(host, graph.host_edge) & _is_generic(graph))
         weight = graph.weight_ns  # made just now
         # What the launch of the graph costs is paid by whatever follows the region's first call.
         into[:] = False

@@ -218,8 +218,7 @@ def largest_gaps(attribution: Attribution, start: int, end: int, count: int = 10
     longest = np.flatnonzero(length >= max(int(most.max(initial=1)), 1))
     longest = longest[np.argsort(-length[longest], kind="stable")][:count]
     low, high = (np.clip(times, start, end) for times in (gaps.start[longest], gaps.end[longest]))
-    places = (np.searchsorted(pieces.gap, longest.astype(pieces.gap.dtype), side) for side in ("left", "right"))
-    parts_of = [pieces.part(slice(*ends)) for ends in zip(*(place.tolist() for place in places), strict=True)]
+    parts_of = [pieces.part(slice(int(pieces.first[gap]), int(pieces.first[gap + 1]))) for gap in longest.tolist()]
     found = []
     for gap, mine, low_ns, high_ns in zip(longest.tolist(), parts_of, low.tolist(), high.tolist(), strict=True):
         mine = take(mine, np.flatnonzero((mine.end > low_ns) & (mine.start < high_ns)))

@@ -95,7 +95,8 @@ class Idle:
     """
 
     gaps: Gaps = field(repr=False)
-    gap: Index
+    first: Index
+    """[g + 1] where each gap's pieces begin."""
     offset: Index
     """[k] ns from the gap's start."""
     row: Index
@@ -103,26 +104,26 @@ class Idle:
     """[k] cause, side and whether it is modelled, as one number."""
 
     def __len__(self) -> int:
-        return len(self.gap)
+        return len(self.row)
 
     def part(self, at: slice) -> Pieces:
         """Those from one place to another."""
-        gap = self.gap[at]
-        start = self.gaps.start[gap] + self.offset[at]
-        code = self.code[at]
-        return Pieces(start, self._end(at, start), gap, code // 6, code // 2 % 3, self.row[at], code % 2 > 0)
-
-    def _end(self, at: slice, start: Int64) -> Int64:
-        """[k] of a part that starts at these instants."""
         first, stop, _ = at.indices(len(self))
-        gap, end = self.gap[first : stop + 1], np.empty_like(start)
+        low, high = np.searchsorted(self.first, [first, stop], side="right") - 1
+        here = slice(low, high + 1)  # gaps
+        bounds = np.clip(self.first[low : high + 2], first, stop)
+        count = np.diff(bounds)
+        start = np.repeat(self.gaps.start[here], count[: len(self.gaps) - low])
+        start += self.offset[at]
+        end = np.empty_like(start)
         end[:-1] = start[1:]
-        end[len(gap) - 1 :] = self.gaps.end[gap[-1:]]  # of the very last piece
-        if len(gap) > len(start):
-            end[-1:] = self.gaps.start[gap[-1]] + self.offset[stop]
-        last = np.flatnonzero(gap[1:] != gap[:-1])
-        end[last] = self.gaps.end[gap[last]]
-        return end
+        if stop < len(self):
+            end[-1:] = self.gaps.start[high] + self.offset[stop]
+        closes = np.flatnonzero((count > 0) & (self.first[low + 1 : high + 2] <= stop))
+        end[bounds[closes + 1] - first - 1] = self.gaps.end[low + closes]
+        gap = np.repeat(np.arange(low, low + len(count), dtype=self.first.dtype), count)
+        code = self.code[at]
+        return Pieces(start, end, gap, code // 6, code // 2 % 3, self.row[at], code % 2 > 0)
 
     def parts(self) -> Iterator[Pieces]:
         """All of them, block by block."""
@@ -136,22 +137,23 @@ class Idle:
     def spans(self, cause: int) -> Intervals:
         """Those of one cause: disjoint."""
         at = where(self.cause == cause)
-        gap, after = self.gap[at], at + 1
+        gap, after = np.searchsorted(self.first, at, side="right") - 1, at + 1
         start, end = self.gaps.start[gap] + self.offset[at], self.gaps.end[gap]
-        goes_on = np.flatnonzero(self.gap[np.minimum(after, len(self) - 1)] == gap)
-        goes_on = goes_on[after[goes_on] < len(self)]
+        goes_on = np.flatnonzero(after < self.first[gap + 1])
         end[goes_on] = self.gaps.start[gap[goes_on]] + self.offset[after[goes_on]]
         return Intervals(start, end)
 
     @property
     def start(self) -> Int64:
-        found: Int64 = self.gaps.start[self.gap]
-        found += self.offset
-        return found
+        return self.part(slice(None)).start
 
     @property
     def end(self) -> Int64:
-        return self._end(slice(None), self.start)
+        return self.part(slice(None)).end
+
+    @property
+    def gap(self) -> Index:
+        return self.part(slice(None)).gap
 
     @property
     def cause(self) -> Int8:
@@ -173,9 +175,11 @@ def kept(pieces: Pieces, gaps: Gaps) -> Idle:
     for part in blocks(len(pieces)):
         offset[part] = pieces.start[part] - gaps.start[pieces.gap[part]]
         code[part] = (pieces.cause[part] * 3 + pieces.side[part]) * 2 + pieces.modelled[part]
-    gap, row = pieces.gap, pieces.row
+    first = np.zeros(len(gaps) + 1, index_type(len(pieces)))
+    np.cumsum(np.bincount(pieces.gap, minlength=len(gaps)), out=first[1:])
+    row = pieces.row
     vars(pieces).clear()
-    return Idle(gaps, gap, offset, row, code)
+    return Idle(gaps, first, offset, row, code)
 
 
 def take(pieces: Pieces, at: Index) -> Pieces:

@@ -191,16 +191,20 @@ def _finish(
     point[1 : 1 + m] = Point.OPERATION
     point[1 + m : 1 + m + len(calls.row)] = np.where(calls.mark, np.int8(Point.MARK), np.int8(Point.CALL))
     point[count - len(returns) :] = Point.RETURN
+    row_of_call = calls.row
+    vars(calls).clear()  # whoever called still holds it
+    vars(operations).update(start=time[1 : 1 + m], end=None)
     order = _order(operations, time, point)
     row, device = operations.used_up()
     place = np.empty(count, order.dtype)
     place[order] = places(count)
     ref = np.concatenate(
-        [[NONE], places(m), calls.row, calls.row[returns]], dtype=index_type(max(len(trace), m)), casting="same_kind"
+        [[NONE], places(m), row_of_call, row_of_call[returns]],
+        dtype=index_type(max(len(trace), m)),
+        casting="same_kind",
     )
     time, point, ref = time[order], point[order], ref[order]
-    del order
-    vars(calls).clear()  # whoever called still holds it
+    del order, row_of_call
     source, target, weight, passes, kind, modelled, new_edge = edges.placed(place)
     host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
     freed_edge = new_edge[freed[0]]
@@ -211,16 +215,18 @@ def _finish(
     del launches
     host_edge = np.concatenate([host_edge, launch_edge[extra[0]], freed_edge])
     del launch_edge
-    known = np.argsort(host_edge, kind="stable")
+    known = np.argsort(host_edge, kind="stable").astype(index_type(len(host_edge)))
     known = known[np.searchsorted(host_edge, 0, sorter=known) :]  # without those of edges that are gone
+    host_edge = host_edge[known].astype(source.dtype, copy=False)
+    host_cause = np.concatenate([host_cause, extra[1], freed[1]], dtype=np.int8)[known]
+    host_ns = np.concatenate([host_ns, narrowed(extra[2]), narrowed(freed[2])])[known]
+    del known
     graph = Graph(
         trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
         source=source, target=target, weight_ns=weight, passes=passes, kind=kind, modelled=modelled,
         row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
-        host_edge=host_edge[known].astype(source.dtype),
-        host_cause=np.concatenate([host_cause, extra[1], freed[1]]).astype(np.int8)[known],
-        host_ns=narrowed(np.concatenate([host_ns, extra[2], freed[2]])[known]),
+        host_edge=host_edge, host_cause=host_cause, host_ns=narrowed(host_ns),
         operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
-from analyzer.narrow import narrowed, places
+from analyzer.narrow import narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 SPANS_AT_ONCE = 4_096
@@ -109,10 +109,13 @@ def host_time(
     timeline = attribution.timeline
     for thread, segments, causes in causes_of_segments(timeline, attribution.blocking):
         python = python_holes(timeline, segments)
-        of_thread = np.flatnonzero((spans.thread == thread) & (spans.end > spans.start))
+        of_thread = where((spans.thread == thread) & (spans.end > spans.start))
         for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
             mine = of_thread[spans.group[of_thread] == group]
-            mine = mine[np.argsort(spans.start[mine], kind="stable")]
+            begun = spans.start[mine]
+            if (begun[1:] < begun[:-1]).any():
+                mine = mine[np.argsort(begun, kind="stable")]
+            del begun
             # Block by block: a span of a large trace holds many times its own size in records.
             for block in np.split(mine, np.arange(SPANS_AT_ONCE, len(mine), SPANS_AT_ONCE)):
                 span = Intervals(spans.start[block], spans.end[block])

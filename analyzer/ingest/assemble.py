@@ -92,10 +92,7 @@ def assemble(
     launch = narrowed(_launches(kind, start, end, operation, columns, health))
     del order, operation
     integers, texts = _moved((rows.integers, rows.texts), place)
-    columns = {
-        column: narrowed(columns.pop(column), *((np.int16,) if column in ("process", "thread", "device") else ()))
-        for column in tuple(columns)
-    }
+    columns = {column: narrowed(columns.pop(column), np.int16) for column in tuple(columns)}
     return Trace(
         name=name,
         format=format,
@@ -168,7 +165,7 @@ def _moved(groups: Sequence[dict[str, Sparse]], place: Int32) -> list[dict[str, 
     last = rows = order = np.empty(0, np.int64)
     for group, key in [(i, key) for i, columns in enumerate(groups) for key in columns]:
         column = groups[group].pop(key)
-        if column.rows is not last:
+        if column.rows is not last and not np.array_equal(column.rows, last):
             last, to = column.rows, place[column.rows]
             order = np.argsort(to, kind="stable")
             order = order[np.searchsorted(to, 0, sorter=order) :]  # without those that are gone
