@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from analyzer.attribution.calls import Calls
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Gaps, Timeline, exposed
 from analyzer.intervals import Intervals
@@ -215,6 +216,7 @@ class Attribution:
     """Median gap between operations of a stream when the next one was already queued; None when there is none."""
     explained_ns: int
     """The longest wait of a submitted operation that counts as explained."""
+    calls: Calls = field(repr=False)
 
     @cached_property
     def _partitions(self) -> dict[tuple[int, int], tuple[Item, ...]]:

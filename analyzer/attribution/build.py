@@ -43,7 +43,7 @@ def attribute(timeline: Timeline) -> Attribution:
     pieces = _refills(timeline, pieces, blocking)
     timeline.forget()
     give_back_small()
-    return Attribution(timeline, kept(pieces, gaps), blocking, latency, queued, explained)
+    return Attribution(timeline, kept(pieces, gaps), blocking, latency, queued, explained, calls)
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from analyzer.attribution import CODE, HOST, STAGING_NS, Pieces
+from analyzer.attribution import CODE, HOST, STAGING_NS, Attribution, Pieces
 from analyzer.attribution.calls import Calls
 from analyzer.attribution.pieces import with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline
 from analyzer.distinct import among
 from analyzer.host import Doing, Host, Segments
 from analyzer.intervals import Intervals, Overlaps, ascending, overlaps, remainder
-from analyzer.narrow import constant, index_type, places, where
+from analyzer.narrow import blocks, constant, index_type, places, where
 from analyzer.trace import NONE, Bool, Index, Int8, Int64, Kind
 
 GAPS_AT_ONCE = 4_096
@@ -187,12 +187,15 @@ def _record_causes(
     return cause, modelled
 
 
-def causes_of_segments(timeline: Timeline, blocking: Blocking) -> Iterable[tuple[int, Segments, Int8]]:
+def causes_of_segments(attribution: Attribution) -> Iterable[tuple[int, Segments, Int8]]:
     """For each launching thread the cause that each stretch of its time is, should the device wait for it."""
-    calls = Calls(timeline)
+    timeline, blocking, calls = attribution.timeline, attribution.blocking, attribution.calls
     for thread, segments in timeline.host.segments.items():
-        ns = segments.end - segments.start
-        yield thread, segments, _record_causes(timeline, segments.row, segments.doing, ns, blocking, calls)[0]
+        cause = np.empty(len(segments.row), np.int8)
+        for part in blocks(len(cause)):
+            row, doing, ns = segments.row[part], segments.doing[part], segments.end[part] - segments.start[part]
+            cause[part] = _record_causes(timeline, row, doing, ns, blocking, calls)[0]
+        yield thread, segments, cause
 
 
 def silent_cause(ns: Int64, python: bool) -> Int8:

@@ -13,7 +13,7 @@ from analyzer.graph import Edge
 from analyzer.graph.operations import Calls, Edges
 from analyzer.host import Doing, Host
 from analyzer.intervals import Intervals, overlaps, remainder
-from analyzer.narrow import narrowed, places, where
+from analyzer.narrow import constant, narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 SPANS_AT_ONCE = 4_096
@@ -43,6 +43,10 @@ def add_host_edges(
     from_return = ~first & (return_point[before] != NONE)
     source = np.where(first, 0, np.where(from_return, return_point[before], call_point[before]))
     begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end[before], calls.start[before]))
+    if c and (calls.thread == calls.thread[0]).all():  # nobody hands over
+        edges.add(source, call_point, np.maximum(calls.start - begin, 0), Edge.THREAD, modelled=False)
+        alike = (constant(int(calls.thread[0]), c, np.int32), constant(0, c, np.int32))
+        return Spans(places(c), begin, np.maximum(calls.start, begin), *alike)
     giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end[before], begin)))
     handed = giver != NONE
     giver_returns = handed & (return_point[giver] != NONE)
@@ -107,7 +111,7 @@ def host_time(
     """What the host did on each host edge, by cause. The spans are used up."""
     found: list[Any] = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
     timeline = attribution.timeline
-    for thread, segments, causes in causes_of_segments(timeline, attribution.blocking):
+    for thread, segments, causes in causes_of_segments(attribution):
         python = python_holes(timeline, segments)
         of_thread = where((spans.thread == thread) & (spans.end > spans.start))
         for group in np.flatnonzero(np.bincount(spans.group[of_thread])).tolist():
