@@ -53,16 +53,19 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = Fal
 
     `own`: the weights were made for this graph, and are changed where they are.
     """
-    ns = graph.host_ns if share == 1.0 else np.rint(graph.host_ns * share).astype(graph.host_ns.dtype)
-    taken = np.where(parts, ns, ns.dtype.type(0))
-    del ns
     weight = graph.weight_ns if own else graph.weight_ns.copy()
-    below = np.flatnonzero(weight < 0)
-    kept = weight[below]
-    np.subtract.at(weight, graph.host_edge, taken)
-    np.maximum(weight, 0, out=weight)
-    weight[below] = kept
-    return replace(graph, weight_ns=weight, host_ns=graph.host_ns - taken)
+    host_ns = graph.host_ns.copy()
+    for part in blocks(len(weight)):
+        ends = np.array([part.start, part.stop], graph.host_edge.dtype)
+        entries = slice(*np.searchsorted(graph.host_edge, ends).tolist())
+        here, ns = weight[part], host_ns[entries]
+        less = ns if share == 1.0 else np.rint(ns * share).astype(ns.dtype)
+        taken = np.where(parts[entries], less, ns.dtype.type(0))
+        least = np.minimum(here, 0)  # what is below 0 stays as it is
+        np.subtract.at(here, graph.host_edge[entries] - ends[0], taken)
+        np.maximum(here, least, out=here)
+        ns -= taken
+    return replace(graph, weight_ns=weight, host_ns=host_ns)
 
 
 def _is_generic(graph: Graph) -> Bool:

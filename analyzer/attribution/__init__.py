@@ -110,7 +110,8 @@ class Idle:
     def part(self, at: slice) -> Pieces:
         """Those from one place to another."""
         first, stop, _ = at.indices(len(self))
-        low, high = np.searchsorted(self.first, [first, stop], side="right") - 1
+        bounds = np.array([first, stop], self.first.dtype)  # of another type the whole column would be converted
+        low, high = (np.searchsorted(self.first, bounds, side="right") - 1).tolist()
         here = slice(low, high + 1)  # gaps
         bounds = np.clip(self.first[low : high + 2], first, stop)
         count = np.diff(bounds)
