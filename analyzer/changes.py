@@ -112,7 +112,7 @@ def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np
 
 
 def fused(
-    operations: Int64, counts: Sequence[int], durations_ns: Sequence[int] | Int64, *, host: bool = True
+    operations: Int64, counts: Sequence[int] | Int64, durations_ns: Sequence[int] | Int64, *, host: bool = True
 ) -> Change:
     """Each run of operations (adjacent on a stream, in order) becomes its first one, with the given duration.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from analyzer.changes import Change, fused, scaled
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
+from analyzer.narrow import constant
 from analyzer.study import Study
 from analyzer.trace import Int64
 
@@ -28,6 +29,10 @@ def one_each(
     """Each run of operations becomes one kernel of this many ns: `fused` for operations of the timeline."""
 
     def change(graph: Graph) -> Graph:
+        if isinstance(runs, np.ndarray):  # [runs, operations of each]
+            return fused(in_graph(study, runs.ravel()), constant(runs.shape[1], len(runs)), durations_ns, host=host)(
+                graph
+            )
         operations = in_graph(study, np.concatenate(runs))
         return fused(operations, [len(run) for run in runs], durations_ns, host=host)(graph)
 
