@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.errors import UnreadableTrace
+from analyzer.ingest import text as text_module
 from analyzer.ingest.text import TextFile
 
 TEXT = '{"traceEvents": [{"name": "é€😀"}]}' + " " * 100
@@ -95,6 +96,53 @@ def test_damaged_gzip_is_said_to_be(tmp_path: Path) -> None:
     path.write_bytes(packed)
     _, damage = read(path)
     assert damage.startswith("the gzip data is damaged")
+
+
+LONG = b"".join(b"%d, " % (i * i) for i in range(300_000))  # does not compress to nothing, and crosses every block
+
+
+@pytest.mark.parametrize(
+    "what", ["whole", "members", "cut", "cut in a member", "damaged", "garbage after", "zeros after"]
+)
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_buffer_is_filled_with_what_the_blocks_hold(
+    what: str, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not direct:
+        monkeypatch.setattr(text_module, "_Unpacked", None)
+    packed, members = gzip.compress(LONG, 1), gzip.compress(LONG[:900_000], 1) + gzip.compress(LONG[900_000:], 1)
+    damaged = bytearray(packed)
+    damaged[len(packed) // 2] ^= 0xFF
+    path = tmp_path / "t.gz"
+    path.write_bytes({
+        "whole": packed, "members": members, "cut": packed[:-5000], "cut in a member": members[:-5000], "damaged": bytes(damaged),
+        "garbage after": packed + b"none of it", "zeros after": packed + b"\0" * 999,
+    }[what])  # fmt: skip
+    with TextFile(path) as file:
+        blocks, damage = b"".join(file.blocks()), file.damage
+    assert (damage != "") == (what in ("cut", "cut in a member", "damaged"))
+    for size in (1000, 400_000, 1 << 22):
+        text, said = filled(path, size)
+        assert said == damage
+        # Up to where the damage is seen, which the one may see a little later.
+        assert text[: len(blocks)] == blocks[: len(text)]
+        assert abs(len(text) - len(blocks)) <= (1 << 18 if damage else 0)
+        if what != "damaged":
+            assert LONG.startswith(text)
+
+
+@pytest.mark.parametrize("size", [1, 100_000, 1_500_000])
+def test_what_was_taken_comes_once_more(size: int, tmp_path: Path) -> None:
+    for name, stored in (("t", LONG), ("t.gz", gzip.compress(LONG, 1)), ("u", LONG.decode().encode("utf-16"))):
+        (tmp_path / name).write_bytes(stored)
+        found, buffer = bytearray(), memoryview(bytearray(70_000))
+        with TextFile(tmp_path / name) as file:
+            taken = file.take(size)
+            assert len(taken) >= size
+            file.put_back(taken)
+            while got := file.fill(buffer):
+                found += buffer[:got]
+        assert bytes(found) == LONG
 
 
 def test_gzip_header_alone(tmp_path: Path) -> None:

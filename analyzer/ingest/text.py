@@ -11,6 +11,8 @@ from analyzer.errors import UnreadableTrace
 
 GZIP_MAGIC = b"\x1f\x8b"
 _GzipError: Any = igzip_lib.IsalError
+_Unpacked: Any = getattr(isal_zlib, "_GzipReader", None)
+"""Unpacks into a buffer; where the library has it no more, blocks are copied there."""
 _READ = 1 << 20
 """Bytes read at a time."""
 _PACKED, _UNPACKED = 1 << 16, 1 << 18
@@ -43,7 +45,12 @@ class TextFile:
             raise UnreadableTrace(_cannot_open(self.path, error)) from None
         self._blocks: Iterator[bytes] | None = None
         self._held = memoryview(b"")
-        self._plain = False
+        self._packed: BinaryIO | None = None
+        self._unpacked: Any = None
+        self._direct = False
+        """Whether the rest of the text can be read into a buffer as it is."""
+        self._given = 0
+        """Bytes of unpacked data read so far, the byte order mark among them."""
         self.gzipped = self._file.peek(2)[:2] == GZIP_MAGIC if hasattr(self._file, "peek") else False
 
     def __enter__(self) -> "TextFile":
@@ -51,6 +58,8 @@ class TextFile:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if self._packed:
+            self._packed.close()
 
     def blocks(self) -> Iterator[bytes]:
         """The text once, in blocks of any length: UTF-8 without its byte order mark.
@@ -63,9 +72,12 @@ class TextFile:
             first += more
         encoding, skip = _encoding(first)
         if encoding == "utf-8":
-            self._plain = not self.gzipped
+            self._given = len(first)
+            self._direct = not self.damage and (not self.gzipped or _Unpacked is not None)
             yield first[skip:]
-            yield from raw
+            for block in raw:
+                self._given += len(block)
+                yield block
             return
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         yield decoder.decode(first[skip:]).encode()
@@ -76,8 +88,8 @@ class TextFile:
     def fill(self, view: memoryview) -> int:
         """Write the next bytes of `blocks` to a buffer; how many, 0 only at the end of the text. Not to be mixed with it."""
         while not self._held:
-            if self._plain:  # nothing to decode: read into the buffer itself
-                return self._read_into(view)
+            if self._direct and (size := self._read_into(view)) is not None:
+                return size
             self._blocks = self._blocks or self.blocks()
             block = next(self._blocks, None)
             if block is None:
@@ -103,13 +115,43 @@ class TextFile:
         """See `take`."""
         self._held = memoryview(text)
 
-    def _read_into(self, view: memoryview) -> int:
+    def _read_into(self, view: memoryview) -> int | None:
+        """As `fill`; None when the gzip data is damaged, or followed by something else: then `_blocks` goes on."""
+        if not self.gzipped:
+            try:
+                size: int = self._file.readinto(view)  # type: ignore[attr-defined]
+            except OSError as error:
+                raise UnreadableTrace(_cannot_open(self.path, error)) from None
+            self.done += size
+            return size
         try:
-            size: int = self._file.readinto(view)  # type: ignore[attr-defined]
-        except OSError as error:
-            raise UnreadableTrace(_cannot_open(self.path, error)) from None
-        self.done += size
+            size = self._unpack_into(view)
+        except (OSError, EOFError, _GzipError):
+            self._direct, self._blocks = False, self._after(self._given)
+            return None
+        self._given += size
         return size
+
+    def _unpack_into(self, view: memoryview) -> int:
+        """The data behind what has been given."""
+        if self._packed is None:
+            self._packed = self.path.open("rb")
+            self._unpacked = _Unpacked(self._packed, _PACKED)
+            left = self._given
+            while left and (size := self._unpacked.readinto(view[:left])):
+                left -= size
+        given: int = self._unpacked.readinto(view)
+        self.done = self._packed.tell()
+        return given
+
+    def _after(self, given: int) -> Iterator[bytes]:
+        """The blocks of unpacked data behind so many bytes."""
+        self._file.seek(0)
+        self.done = 0
+        for block in self._gunzip():
+            if given < len(block):
+                yield block[given:]
+            given = max(given - len(block), 0)
 
     def _read(self) -> Iterator[bytes]:
         while True:
