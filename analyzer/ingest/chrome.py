@@ -39,8 +39,8 @@ Progress = Callable[[int, int], None]
 
 LARGE = 40 << 20
 """Bytes of text from which on the compiled parser is worth compiling."""
-PACKED = 4
-"""Text is at least so many times longer than its gzip data; four times that is usual."""
+PACKED = 8
+"""Text is about so many times longer than its gzip data, or more; twice that is usual."""
 WORTH_LOADING = 4 << 20
 """Bytes of text from which on it pays for its start, when it is compiled already."""
 WORTH_CALLING = 1 << 18

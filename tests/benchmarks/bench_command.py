@@ -63,8 +63,8 @@ def main() -> None:
                 while block := text.read(1 << 20):
                     file.write(block)
             length = plain.stat().st_size
-            jobs = [(name, plain) for name in JOBS if name == "advise" or size <= given.others_up_to]
-            jobs.append(("advise", packed))
+            others = [(name, plain) for name in JOBS if name != "advise" and size <= given.others_up_to]
+            jobs = [("advise", plain), ("advise", packed), *others]
             measure("advise", plain)  # fills the compile cache and the page cache
             found: dict[tuple[str, Path], list[tuple[float, float]]] = {job: [] for job in jobs}
             for number in range(given.runs):
