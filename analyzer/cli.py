@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from analyzer import lean
+from analyzer import heap, lean
 from analyzer.errors import AdviseError, BadUsage, UnreadableTrace
 from analyzer.progress import Progress
 
@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
+    heap.own_process()
     try:
         with lean.rare_collections():
             return run(parser().parse_intermixed_args(argv))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from analyzer import lean
+from analyzer import heap, lean
 from analyzer.advice import Advice, TraceInfo
 from analyzer.analysis import combined, examine, trace_info
 from analyzer.classes import dataclass
@@ -394,6 +394,7 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
 
 def _begin() -> None:
     """What a worker does first."""
+    heap.own_process()
     lean.rarely_collect()
     ignore_interrupts()
 

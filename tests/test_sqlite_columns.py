@@ -1,7 +1,9 @@
 """Columns of SQLite files: both ways of reading give the same arrays, whatever the tables are like."""
 
+import ctypes
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from analyzer import heap
 from analyzer.errors import UnreadableTrace
 from analyzer.ingest import arrow_batches, sqlite_columns
 from analyzer.ingest.columns import Packed, distinct
@@ -175,3 +178,21 @@ def test_distinct_is_unique(values: Any) -> None:
     keys, codes = distinct(values)
     assert keys.tolist() == sorted(set(values.tolist()))
     assert keys[codes].tolist() == values.tolist()
+
+
+def test_a_large_export_sets_how_memory_is_allocated_in_a_process_of_its_own_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a test suite or of a training run is somebody else's."""
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE t (i INTEGER)")
+        db.commit()
+    monkeypatch.setattr(sqlite_columns, "HUGE_BYTES", 0)
+    for own in (False, True):
+        told: list[str] = []
+        monkeypatch.setattr(heap, "_own", own)
+        monkeypatch.setattr(heap, "_sparing", False)
+        monkeypatch.setattr(ctypes, "CDLL", lambda _, told=told: told.append("mallopt"))
+        with Database(path):
+            assert bool(told) == own
