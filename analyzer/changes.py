@@ -58,12 +58,13 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = Fal
     for part in blocks(len(weight)):
         ends = np.array([part.start, part.stop], graph.host_edge.dtype)
         entries = slice(*np.searchsorted(graph.host_edge, ends).tolist())
-        here, ns = weight[part], host_ns[entries]
+        # In 64 bits: what is taken off one edge may add up to more than narrow weights hold.
+        here, ns = weight[part].astype(np.int64), host_ns[entries]
         less = ns if share == 1.0 else np.rint(ns * share).astype(ns.dtype)
         taken = np.where(parts[entries], less, ns.dtype.type(0))
         least = np.minimum(here, 0)  # what is below 0 stays as it is
         np.subtract.at(here, graph.host_edge[entries] - ends[0], taken)
-        np.maximum(here, least, out=here)
+        weight[part] = np.maximum(here, least)
         ns -= taken
     return replace(graph, weight_ns=weight, host_ns=host_ns)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from analyzer.attribution import IDLE
 from analyzer.changes import (
     captured,
     fused,
@@ -55,6 +58,24 @@ def test_host_time_of_one_cause_leaves_the_others() -> None:
     assert replayed(of, without_host(["launch-call"])) == [26, 51]
     assert replayed(of, without_host(["dataloader"])) == [26, 56]
     assert replayed(of, without_host(["framework", "python", "launch-call"])) == [16, 27]  # 1 after each other
+
+
+@pytest.mark.parametrize("ns", [2_000_000_000, 3_000_000_000])
+def test_host_time_may_add_up_to_more_than_narrow_weights_hold(ns: int) -> None:
+    """Entries of 2 s fit into 32 bits, two of them or one of 3 s do not."""
+    of = random_study(1).graph
+    assert of.weight_ns.dtype == np.int32
+    assert len(of.host_edge)
+    edges = np.repeat(of.host_edge, 2)
+    many = replace(
+        of,
+        host_edge=edges,
+        host_cause=np.repeat(of.host_cause, 2),
+        host_ns=np.full(len(edges), ns, np.int64 if ns > 2**31 else np.int32),
+    )
+    after = without_host(IDLE)(many)
+    emptied = np.isin(np.arange(len(of.weight_ns)), of.host_edge)
+    assert (after.weight_ns == np.where(emptied, np.minimum(of.weight_ns, 0), of.weight_ns)).all()
 
 
 def test_a_change_leaves_the_graph_it_is_given_alone() -> None:
