@@ -17,14 +17,12 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among
 from analyzer.graph import Edge, Graph, Point
-from analyzer.graph.operations import SHORT_NS
+from analyzer.graph.weights import NEVER
 from analyzer.intervals import ascending
 from analyzer.narrow import blocks, places, where
 from analyzer.trace import NONE, Bool, Index, Int64
 
 Change = Callable[[Graph], Graph]
-
-NEVER = -(1 << 60)  # weight of an edge that holds nothing back, in 64 bits
 
 
 def together(*changes: Change) -> Change:
@@ -58,14 +56,13 @@ def _less_host(graph: Graph, parts: Bool, share: float = 1.0, *, own: bool = Fal
     for part in blocks(len(weight)):
         ends = np.array([part.start, part.stop], graph.host_edge.dtype)
         entries = slice(*np.searchsorted(graph.host_edge, ends).tolist())
-        # In 64 bits: what is taken off one edge may add up to more than narrow weights hold.
-        here, ns = weight[part].astype(np.int64), host_ns[entries]
-        less = ns if share == 1.0 else np.rint(ns * share).astype(ns.dtype)
-        taken = np.where(parts[entries], less, ns.dtype.type(0))
+        here, ns = weight[part], host_ns[entries]
+        less = ns if share == 1.0 else np.rint(ns * share).astype(np.int64)
+        taken = np.where(parts[entries], less, 0)
         least = np.minimum(here, 0)  # what is below 0 stays as it is
         np.subtract.at(here, graph.host_edge[entries] - ends[0], taken)
         weight[part] = np.maximum(here, least)
-        ns -= taken
+        host_ns[entries] = ns - taken
     return replace(graph, weight_ns=weight, host_ns=host_ns)
 
 
@@ -84,7 +81,7 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
         rows = np.fromiter(calls, np.int64) if calls is not None else synchronisations(graph)
         returns = (graph.point == Point.RETURN) & among(graph.ref, rows)
         into = _at(returns, graph.target)
-        weight = graph.weight_ns.astype(np.int64)
+        weight = graph.weight_ns.copy()
         weight[into & (graph.kind == Edge.THREAD)] = 0
         weight[into & (graph.kind == Edge.BLOCK)] = NEVER
         return replace(graph, weight_ns=weight)
@@ -171,26 +168,50 @@ def _without_launches(graph: Graph, calls: Index, *, own: bool) -> Graph:
 
 
 @dataclass(frozen=True)
-class Region:
-    """Launches that one CUDA Graph could replay: calls in time order without anything between that forbids capture."""
+class Regions:
+    """Launches that one CUDA Graph each could replay: calls in time order without anything between that forbids capture; r of
+    them, one behind the other."""
 
     calls: Index
     """[c] points."""
+    first_call: Index
+    """[r + 1] where each one's calls begin; likewise `first_operation`."""
     operations: Index
-    """[k] in order of start."""
+    """[k] of each in order of start."""
+    first_operation: Index
+
+    def __len__(self) -> int:
+        return len(self.first_call) - 1
+
+    def with_launches(self, fewest: int) -> Regions:
+        """Those of at least so many launches."""
+        calls, operations = np.diff(self.first_call), np.diff(self.first_operation)
+        fit = calls >= fewest
+        if fit.all():
+            return self
+        return Regions(
+            self.calls[np.repeat(fit, calls)], _begins(calls[fit]),
+            self.operations[np.repeat(fit, operations)], _begins(operations[fit]),
+        )  # fmt: skip
 
 
-def regions(graph: Graph, fewest: int = 2) -> list[Region]:
+def _begins(counts: Index) -> Index:
+    """[r + 1] where each of some lots of things begins, one behind the other."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def regions(graph: Graph, fewest: int = 2) -> Regions:
     """Maximal runs of launches between blocking calls and step marks; shorter ones than `fewest` launches left out.
 
     No change of a graph changes them: they are worked out once.
     """
     if "regions" not in graph.lasting:
         graph.lasting["regions"] = _regions(graph)
-    return [region for region in graph.lasting["regions"] if len(region.calls) >= fewest]
+    found: Regions = graph.lasting["regions"]
+    return found.with_launches(fewest)
 
 
-def _regions(graph: Graph) -> list[Region]:
+def _regions(graph: Graph) -> Regions:
     """All of them, however short."""
     calls = where((graph.point != Point.ROOT) & (graph.point != Point.OPERATION))
     row, point = graph.ref[calls], graph.point[calls]
@@ -203,8 +224,6 @@ def _regions(graph: Graph) -> list[Region]:
     # The launches of each region, and the operations of each launch.
     number, members, row = np.cumsum(breaks, dtype=calls.dtype)[keep], calls[keep], row[keep]
     del calls, point, breaks, keep
-    if not len(members):
-        return []
     begins = np.flatnonzero(np.diff(number)) + 1
     region = np.zeros(len(members), members.dtype)
     region[begins] = 1
@@ -214,14 +233,14 @@ def _regions(graph: Graph) -> list[Region]:
         np.searchsorted(launch, row, side, sorter=by_launch).astype(members.dtype) for side in ("left", "right")
     )
     operations = _ranges(low, high)
-    operations = operations if by_launch is None else by_launch[operations]
+    operations = operations if by_launch is None else by_launch[operations].astype(members.dtype)
     of_region = np.repeat(region, high - low)
     del low, high, row, number
     if not ((of_region[1:] > of_region[:-1]) | (operations[1:] > operations[:-1])).all():
         operations = operations[np.lexsort((operations, of_region))]
-    ends = np.cumsum(np.bincount(of_region, minlength=int(region[-1]) + 1))
-    parts = zip(np.split(members, begins), np.split(operations, ends[:-1]), strict=True)
-    return [Region(mine, ordered) for mine, ordered in parts]
+    count = int(region[-1]) + 1 if len(region) else 0
+    calls_of, operations_of = (np.bincount(column, minlength=count) for column in (region, of_region))
+    return Regions(members, _begins(calls_of), operations, _begins(operations_of))
 
 
 def _ranges(low: Index, high: Index) -> Index:
@@ -232,7 +251,7 @@ def _ranges(low: Index, high: Index) -> Index:
     return np.asarray(found)
 
 
-def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) -> Change:
+def captured(chosen: Regions, *, launch_ns: int, gap_ns: int | None) -> Change:
     """Each region is replayed by one graph launch.
 
     The generic host work between its first and its last launch is gone; the first call takes `launch_ns`; operations
@@ -240,12 +259,12 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
     """
 
     def change(graph: Graph) -> Graph:
-        if not chosen:
+        if not len(chosen):
             return graph
-        first = np.array([region.calls[0] for region in chosen])
-        later = np.concatenate([region.calls[1:] for region in chosen])
+        first = chosen.calls[chosen.first_call[:-1]]
         into = np.zeros(len(graph.point), np.bool_)
-        into[later] = True
+        into[chosen.calls] = True
+        into[first] = False
         host = _at(into, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         graph = _less_host(graph, _at(host, graph.host_edge) & _is_generic(graph))
         weight = graph.weight_ns  # made just now
@@ -253,13 +272,13 @@ def captured(chosen: Sequence[Region], *, launch_ns: int, gap_ns: int | None) ->
         into[:] = False
         into[first] = True
         from_first = _at(into, graph.source) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
-        weight = weight if launch_ns < SHORT_NS else weight.astype(np.int64)
-        weight[from_first] += launch_ns
+        weight.change(from_first, lambda ns: ns + launch_ns)
         if gap_ns is not None:
             inside = np.zeros(len(graph.row), np.bool_)
-            inside[np.concatenate([region.operations[1:] for region in chosen])] = True
+            inside[chosen.operations] = True
+            inside[chosen.operations[chosen.first_operation[:-1]]] = False
             chain = _into_operations(graph, inside) & (graph.kind == Edge.STREAM)
-            weight[chain] = np.minimum(weight[chain], gap_ns)
+            weight.change(chain, lambda ns: np.minimum(ns, gap_ns))
         return replace(graph, weight_ns=weight)
 
     return change
@@ -297,7 +316,7 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
         emptied = crosses & ((from_moving & ~into_moving) | (into_moving & ~from_moving & independent))
         duration = graph.duration_ns.copy()
         duration[operations] = np.rint(duration[operations] * slowdown).astype(np.int64)
-        weight = graph.weight_ns.astype(np.int64)
+        weight = graph.weight_ns.copy()
         weight[emptied] = NEVER
         graph = replace(graph, weight_ns=weight, duration_ns=duration)
         return _in_lanes(graph, moves)
@@ -330,7 +349,7 @@ def with_edges(graph: Graph, source: Int64, target: Int64, weight_ns: int, kind:
         graph,
         source=np.insert(graph.source, at, source),
         target=np.insert(graph.target, at, target),
-        weight_ns=np.insert(graph.weight_ns, at, weight_ns),
+        weight_ns=graph.weight_ns.with_inserted(at, weight_ns),
         passes=np.insert(graph.passes, at, True),
         kind=np.insert(graph.kind, at, kind),
         modelled=np.insert(graph.modelled, at, True),
@@ -345,7 +364,8 @@ def without_gaps(operations: Int64) -> Change:
         mine = np.zeros(len(graph.row), np.bool_)
         mine[operations] = True
         chain = _into_operations(graph, mine) & _of_kinds(graph, Edge.STREAM, Edge.GRAPH)
-        weight = np.where(chain, np.minimum(graph.weight_ns, 0), graph.weight_ns)
+        weight = graph.weight_ns.copy()
+        weight.change(chain, lambda ns: np.minimum(ns, 0))
         return replace(graph, weight_ns=weight, delay_ns=np.where(mine, 0, graph.delay_ns))
 
     return change

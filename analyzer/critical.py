@@ -106,7 +106,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
         walk_back,
         len(graph.point),
         (
-            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns, graph.ref, graph.time_ns,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns, graph.ref, graph.time_ns,
             point, now, window.start_ns,
         ),
         (walked,),
@@ -120,7 +120,8 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
 
 
 def walk_back(
-    source: Any, target: Any, weight: Any, passes: Any, duration: Any, ref: Any, time: Any, point: int, now: int,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    duration: Any, ref: Any, time: Any, point: int, now: int,
     start: int, path: Any,
 ) -> int:  # fmt: skip
     """Write the binding edges from a point back to the window's start; returns how many.
@@ -130,13 +131,19 @@ def walk_back(
     """
     count = 0
     edge = len(source) - 1
+    beside = len(far) - 1
     while now > start:
         while edge >= 0 and target[edge] > point:
             edge -= 1
         binding = -1
         latest = 0
         while edge >= 0 and target[edge] == point:
-            at = time[source[edge]] + weight[edge]
+            ns = weight[edge]
+            if ns == beyond:
+                while beside >= 0 and far[beside] > edge:
+                    beside -= 1
+                ns = far_ns[beside] if beside >= 0 and far[beside] == edge else never
+            at = time[source[edge]] + ns
             if passes[edge]:
                 at += duration[ref[source[edge]]]
             if binding < 0 or at >= latest:
@@ -249,7 +256,7 @@ def _take_host(graph: Graph, edges: Index, left: Int64, host: Int64) -> None:
     place = np.minimum(np.searchsorted(upward, entries), len(edges) - 1)
     known = np.flatnonzero(upward[place] == entries)
     at = len(edges) - 1 - place[known]
-    part = graph.host_ns[low:high][known].astype(np.int64)
+    part = graph.host_ns[low:high][known]
     before = np.cumsum(part) - part
     first = np.searchsorted(place[known], place[known], side="left")
     before -= before[first] if len(first) else 0

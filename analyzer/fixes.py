@@ -144,7 +144,7 @@ def _refuses_graphs(graph: Graph) -> str | None:
             "communication runs on its own stream behind waits that the trace does not name, so what a graph would change "
             "about them is unknown"
         )
-    return None if regions(graph) else "no two launches follow each other without a synchronisation between them"
+    return None if len(regions(graph)) else "no two launches follow each other without a synchronisation between them"
 
 
 def operations_of(graph: Graph, *classes: int) -> Int64:

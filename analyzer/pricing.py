@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from analyzer.changes import Change, fused, scaled
 from analyzer.fixes import Fix
 from analyzer.graph import Graph
-from analyzer.narrow import constant
 from analyzer.study import Study
 from analyzer.trace import Int64
 
@@ -24,17 +23,18 @@ def in_graph(study: Study, operations: Int64) -> Int64:
 
 
 def one_each(
-    study: Study, runs: Sequence[Int64] | Int64, durations_ns: Sequence[int] | Int64, *, host: bool = True
-) -> Change:
-    """Each run of operations becomes one kernel of this many ns: `fused` for operations of the timeline."""
+    study: Study, runs: Sequence[Int64], durations_ns: Sequence[int] | Int64, *, host: bool = True
+) -> Change:  # fmt: skip
+    """Each run of operations becomes one kernel of this many ns: `fused` for operations of the timeline.
+
+    `runs` are of one run each [operations], or of several that are as long [runs, operations].
+    """
 
     def change(graph: Graph) -> Graph:
-        if isinstance(runs, np.ndarray):  # [runs, operations of each]
-            return fused(in_graph(study, runs.ravel()), constant(runs.shape[1], len(runs)), durations_ns, host=host)(
-                graph
-            )
-        operations = in_graph(study, np.concatenate(runs))
-        return fused(operations, [len(run) for run in runs], durations_ns, host=host)(graph)
+        alike = [np.atleast_2d(run) for run in runs]
+        operations = in_graph(study, np.concatenate([run.ravel() for run in alike]))
+        counts = np.repeat([run.shape[1] for run in alike], [len(run) for run in alike])
+        return fused(operations, counts, durations_ns, host=host)(graph)
 
     return change
 

@@ -42,7 +42,7 @@ def replay(graph: Graph) -> Replay:
         sweep_longest,
         len(graph.source),
         (
-            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns,
             graph.point == Point.OPERATION, graph.ref, graph.delay_ns, graph.trace.origin_ns,
         ),
         (time,),
@@ -51,17 +51,24 @@ def replay(graph: Graph) -> Replay:
 
 
 def sweep_longest(
-    source: Any, target: Any, weight: Any, passes: Any, duration: Any, is_operation: Any, ref: Any, delay: Any,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    duration: Any, is_operation: Any, ref: Any, delay: Any,
     origin: int, time: Any,
 ) -> None:  # fmt: skip
     """Longest paths from the root over points in topological order. A point without an edge comes at the origin."""
     edge = 0
+    beside = 0
     count = len(source)
     for point in range(len(time)):
         latest = origin
         first = edge
         while edge < count and target[edge] == point:
-            at = time[source[edge]] + weight[edge]
+            ns = weight[edge]
+            if ns == beyond:
+                while beside < len(far) and far[beside] < edge:
+                    beside += 1
+                ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
+            at = time[source[edge]] + ns
             if passes[edge]:
                 at += duration[ref[source[edge]]]
             if at > latest or edge == first:

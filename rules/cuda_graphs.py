@@ -122,7 +122,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
     repetition = study.repetition
     if repetition.count > 1 and repetition.identical < ALIKE * repetition.count:
         return
-    if not regions(study.graph):  # no two launches without a wait between them
+    if not len(regions(study.graph)):  # no two launches without a wait between them
         return
     rows = ascending(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
     calls, steps = len(rows), max(repetition.count, 1)

@@ -113,14 +113,14 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     least = max(FROM, usual) if study.phase.name == "training" else FROM
     if lost < least * study.window.wall_ns:
         return
-    runs = [place for chain in found for place in chain.places]
+    runs = [chain.places for chain in found]
     low, high = (np.concatenate(ns) for ns in zip(*(_priced(study, chain.places) for chain in found), strict=True))
     avoided = lost - int(low.sum())
     best = found[0]
     shapes = bool(study.inkernel.avoidable.any())
     operators = operators_of(study, best.places[0])
     yield Claim(
-        message=f"{len(runs):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
+        message=f"{sum(map(len, runs)):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
         f"({duration(lost)}). The costliest, {len(best.places)} times, {duration(best.ns)}: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,

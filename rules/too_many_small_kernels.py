@@ -94,7 +94,7 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
     if gaps < GAPS * wall:
         return
     apart = pairs[::FEWER]
-    merged = one_each(study, apart, timeline.length[apart].sum(axis=1), host=False)
+    merged = one_each(study, [apart], timeline.length[apart].sum(axis=1), host=False)
     low, high = span("tvi-kernels-per-layer", "kernels")
     steps = max(study.repetition.count, 1)
     yield Claim(

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from analyzer.changes import Change, Region, captured, regions, scaled, together, without_host, without_waits
+from analyzer.changes import Change, Regions, captured, regions, scaled, together, without_host, without_waits
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, FIRST_COPY, SET
 from analyzer.fixes import FIXES, copies_of, operations_of, saving
 from analyzer.graph import Graph
@@ -111,8 +111,12 @@ def test_the_rank_that_others_wait_for_needs_no_other_recording() -> None:
 
 def captured_as_the_recipe_says(graph: Graph, gap_ns: int | None) -> Change:
     """`capture decode:` holds all launches of a step but the last two."""
-    found = [Region(region.calls[:-2], region.operations[:-2]) for region in regions(graph)]
-    return captured(found, launch_ns=14_000, gap_ns=gap_ns)
+    found = regions(graph)
+    calls = [part[:-2] for part in np.split(found.calls, found.first_call[1:-1])]
+    operations = [part[:-2] for part in np.split(found.operations, found.first_operation[1:-1])]
+    first_call, first_operation = (np.cumsum([0, *map(len, parts)]) for parts in (calls, operations))
+    shorter = Regions(np.concatenate(calls), first_call, np.concatenate(operations), first_operation)
+    return captured(shorter, launch_ns=14_000, gap_ns=gap_ns)
 
 
 def test_capturing_a_graph() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
+from analyzer.graph.weights import Weights
 from analyzer.narrow import blocks, index_type
 from analyzer.trace import NONE, Bool, Index, Int8, Int64, Trace
 
@@ -68,8 +69,8 @@ class Graph:
     """[e] point."""
     target: Index
     """[e] point, ascending."""
-    weight_ns: Index
-    """[e] without the duration of the source where that `passes`; int32 in the measured graph if it holds them."""
+    weight_ns: Weights
+    """[e] without the duration of the source where that `passes`."""
     passes: Bool
     """[e] the source is an operation whose duration is to pass as well: the edge starts at its end."""
     kind: Int8
@@ -87,7 +88,7 @@ class Graph:
     host_edge: Index
     """[h] host time on edges, by cause: the edge it is part of, ascending, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
-    host_ns: Index
+    host_ns: Weights
     operation_point: Index
     """[m] point of each operation's start."""
     queued_gap_ns: int
@@ -109,7 +110,7 @@ class Graph:
     @property
     def total_ns(self) -> Int64:
         """[e] weight with durations and delays; worked out anew each time."""
-        total = self.weight_ns.astype(np.int64)
+        total = self.weight_ns[:]
         for part in blocks(len(total)):
             after = self.after(part)
             total[part] += np.where(after != NONE, self.duration_ns[after], 0)

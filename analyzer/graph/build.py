@@ -27,6 +27,7 @@ from analyzer.graph.operations import (
     waited_for,
 )
 from analyzer.graph.waits import Waits, event_waits
+from analyzer.graph.weights import Weights
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
 from analyzer.narrow import index_type, narrowed, places, where
@@ -226,7 +227,7 @@ def _finish(
         source=source, target=target, weight_ns=weight, passes=passes, kind=kind, modelled=modelled,
         row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
-        host_edge=host_edge, host_cause=host_cause, host_ns=narrowed(host_ns),
+        host_edge=host_edge, host_cause=host_cause, host_ns=Weights.of(host_ns),
         operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip
@@ -278,7 +279,7 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
         sweep_delays,
         len(graph.source),
         (
-            graph.source, graph.target, graph.weight_ns, graph.passes, graph.duration_ns, graph.point == Point.OPERATION,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns, graph.point == Point.OPERATION,
             graph.ref, graph.time_ns, explained_ns,
         ),
         (delay,),
@@ -287,18 +288,25 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
 
 
 def sweep_delays(
-    source: Any, target: Any, weight: Any, passes: Any, duration: Any, is_operation: Any, ref: Any, time: Any,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    duration: Any, is_operation: Any, ref: Any, time: Any,
     explained: int, delay: Any,
 ) -> None:  # fmt: skip
     """How much later than its edges say an operation with edges comes, where that is more than `explained`."""
     edge = 0
+    beside = 0
     count = len(source)
     while edge < count:
         point = target[edge]
         first = edge
         latest = 0
         while edge < count and target[edge] == point:
-            at = time[source[edge]] + weight[edge]
+            ns = weight[edge]
+            if ns == beyond:
+                while beside < len(far) and far[beside] < edge:
+                    beside += 1
+                ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
+            at = time[source[edge]] + ns
             if passes[edge]:
                 at += duration[ref[source[edge]]]
             if at > latest or edge == first:

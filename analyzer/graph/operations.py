@@ -15,6 +15,7 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import Blocking, Timeline, several
 from analyzer.distinct import are_first, present
 from analyzer.graph import Edge
+from analyzer.graph.weights import Weights
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
 from analyzer.narrow import blocks, constant, index_type, places, where
@@ -22,7 +23,6 @@ from analyzer.trace import NONE, Bool, Index, Int64, Kind, Trace
 
 QUEUE_IN_FLIGHT = 500  # launches in flight from which a long launch call is taken for a full queue (depth: about 1,022)
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
-SHORT_NS = 1 << 30  # edges below it are kept in 32 bits
 FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
 
 
@@ -156,7 +156,7 @@ class Edges:
         self.parts.append(
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
-                np.broadcast_to(_short(np.asarray(weight, np.int64)), n),
+                Weights.of(np.broadcast_to(np.asarray(weight), n)),
                 constant(passes, n, np.bool_), constant(kind, n, np.int8), constant(modelled, n, np.bool_),
             )
         )  # fmt: skip
@@ -173,10 +173,9 @@ class Edges:
             columns[i] = [place[column] for column in columns[i]]
         new = self._numbers(columns[0], columns[1])
         kept = int((new != NONE).sum())
-        weight = np.result_type(np.int32, *(part.dtype for part in columns[2]))
-        types: tuple[Any, ...] = (place.dtype, place.dtype, weight, np.bool_, np.int8, np.bool_)
+        types: tuple[Any, ...] = (place.dtype, place.dtype, None, np.bool_, np.int8, np.bool_)
         for i, kind in enumerate(types):
-            parts, columns[i] = columns[i], np.empty(kept, kind)
+            parts, columns[i] = columns[i], np.empty(kept, kind) if kind else Weights.empty(kept)
             first = 0
             for part in parts:
                 for some in blocks(len(part)):
@@ -222,12 +221,6 @@ def number_by_target(target: Any, forward: Any, first: Any, new: Any) -> None:
         if forward[edge]:
             new[edge] = first[target[edge]]
             first[target[edge]] += 1
-
-
-def _short(weights: Int64) -> Index:
-    """The same in 32 bits where they fit, with room for what changes of the graph may add."""
-    fits = int(weights.min()) > -SHORT_NS and int(weights.max()) < SHORT_NS
-    return weights.astype(np.int32) if fits else weights
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:
