@@ -16,13 +16,14 @@ from analyzer.attribution import CODE, GENERIC
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among
-from analyzer.graph import Edge, Graph, Point
-from analyzer.graph.weights import NEVER
+from analyzer.graph import MODELLED, PASSES, Edge, Graph, Point
+from analyzer.graph.weights import NEVER, durations
 from analyzer.intervals import ascending
 from analyzer.narrow import blocks, places, where
 from analyzer.trace import NONE, Bool, Index, Int64
 
 Change = Callable[[Graph], Graph]
+Factor = float | np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 def together(*changes: Change) -> Change:
@@ -98,15 +99,25 @@ def synchronisations(graph: Graph) -> Int64:
     return found
 
 
-def scaled(operations: Int64, factor: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> Change:
+def scaled(operations: Int64, factor: Factor) -> Change:
     """These operations take `factor` times as long (quantization, precision, a faster kernel)."""
 
     def change(graph: Graph) -> Graph:
-        duration = graph.duration_ns.copy()
-        duration[operations] = np.rint(duration[operations] * factor).astype(np.int64)
-        return replace(graph, duration_ns=duration)
+        return replace(graph, duration_ns=_times(graph.duration_ns, operations, factor))
 
     return change
+
+
+def _times(duration: Index, operations: Int64, factor: Factor) -> Index:
+    """Durations of which these are so many times as long."""
+    return _with(duration, operations, np.rint(duration[operations] * factor).astype(np.int64))
+
+
+def _with(duration: Index, operations: Int64, ns: Int64) -> Index:
+    """Durations of which these are other ones."""
+    result = duration.astype(np.result_type(duration, durations(ns)))
+    result[operations] = ns
+    return result
 
 
 def fused(
@@ -121,8 +132,8 @@ def fused(
     rest = np.delete(operations, begins)
 
     def change(graph: Graph) -> Graph:
-        duration = graph.duration_ns.copy()
-        duration[operations[begins]] = np.minimum(durations_ns, np.add.reduceat(duration[operations], begins))
+        whole = np.add.reduceat(graph.duration_ns[operations], begins, dtype=np.int64)
+        duration = _with(graph.duration_ns, operations[begins], np.minimum(durations_ns, whole))
         duration[rest] = 0
         gone = np.zeros(len(graph.row), np.bool_)
         gone[rest] = True
@@ -155,7 +166,8 @@ def _at(mask: Bool, numbers: Index) -> Bool:
 
 def _of_kinds(graph: Graph, one: Edge, other: Edge) -> Bool:
     """[e] the edge is of one of these kinds."""
-    found: Bool = (graph.kind == one) | (graph.kind == other)
+    kind = graph.kind
+    found: Bool = (kind == one) | (kind == other)
     return found
 
 
@@ -314,8 +326,7 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
         into_moving = _into_operations(graph, moves)
         crosses = _of_kinds(graph, Edge.EVENT, Edge.STREAM) & (graph.point[graph.target] == Point.OPERATION)
         emptied = crosses & ((from_moving & ~into_moving) | (into_moving & ~from_moving & independent))
-        duration = graph.duration_ns.copy()
-        duration[operations] = np.rint(duration[operations] * slowdown).astype(np.int64)
+        duration = _times(graph.duration_ns, operations, slowdown)
         weight = graph.weight_ns.copy()
         weight[emptied] = NEVER
         graph = replace(graph, weight_ns=weight, duration_ns=duration)
@@ -350,9 +361,7 @@ def with_edges(graph: Graph, source: Int64, target: Int64, weight_ns: int, kind:
         source=np.insert(graph.source, at, source),
         target=np.insert(graph.target, at, target),
         weight_ns=graph.weight_ns.with_inserted(at, weight_ns),
-        passes=np.insert(graph.passes, at, True),
-        kind=np.insert(graph.kind, at, kind),
-        modelled=np.insert(graph.modelled, at, True),
+        flags=np.insert(graph.flags, at, kind | PASSES | MODELLED),
         host_edge=graph.host_edge + np.searchsorted(at, graph.host_edge, side="right"),
     )
 

@@ -13,7 +13,7 @@ from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, SET
-from analyzer.graph import Edge, Graph, Point
+from analyzer.graph import PASSES, Edge, Graph, Point
 from analyzer.narrow import blocks, index_type
 from analyzer.trace import NONE, Index, Int8, Int64
 from analyzer.window import Window
@@ -62,7 +62,7 @@ class CriticalPath:
         graph, reached = self.graph, self.begun_ns
         for part in blocks(len(self.edges)):
             edges = self.edges[part]
-            source, after = graph.time_ns[graph.source[edges]], graph.after(edges)
+            source, after = graph.times(graph.source[edges]), graph.after(edges)
             times = np.minimum.accumulate(np.concatenate([[reached], source]))
             until, since = times[:-1], np.maximum(times[1:], self.start_ns)
             done = np.where(after != NONE, source + graph.duration_ns[after], since)
@@ -106,7 +106,8 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
         walk_back,
         len(graph.point),
         (
-            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns, graph.ref, graph.time_ns,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
+            graph.ref, graph.time_ns,
             point, now, window.start_ns,
         ),
         (walked,),
@@ -120,7 +121,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
 
 
 def walk_back(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
     duration: Any, ref: Any, time: Any, point: int, now: int,
     start: int, path: Any,
 ) -> int:  # fmt: skip
@@ -144,7 +145,7 @@ def walk_back(
                     beside -= 1
                 ns = far_ns[beside] if beside >= 0 and far[beside] == edge else never
             at = time[source[edge]] + ns
-            if passes[edge]:
+            if flags[edge] & passes:
                 at += duration[ref[source[edge]]]
             if binding < 0 or at >= latest:
                 binding = edge
@@ -181,15 +182,15 @@ def operation_cause(does: int) -> str:
 def _last(graph: Graph, window: Window, device: int, does: Int8, sums: dict[str, int]) -> tuple[int, int, int]:
     """Where the walk begins: the operation or host point that the window ends with. Returns (instant, point, operation)."""
     running, ends = _running(graph, device, window.end_ns)
-    marks = np.flatnonzero((graph.point == Point.MARK) & (graph.time_ns == window.end_ns))
+    marks = graph.marks[graph.mark_ns == window.end_ns]
     if len(running) and not (len(marks) and not (ends == window.end_ns).any()):
         operation = int(running[np.argmin(ends)])
         begun = max(int(graph.trace.start_ns[graph.row[operation]]), window.start_ns)
         sums[operation_cause(int(does[operation]))] += window.end_ns - begun
         return begun, int(graph.operation_point[operation]), operation
-    before = marks if len(marks) else np.flatnonzero(graph.time_ns <= window.end_ns)
-    point = int(before[-1])
-    since = max(int(graph.time_ns[point]), window.start_ns)
+    point = int(marks[-1]) if len(marks) else graph.last_before(window.end_ns)
+    assert point is not None  # the root comes first
+    since = max(graph.time(point), window.start_ns)
     sums["host-unknown"] += window.end_ns - since
     return since, point, NONE
 
@@ -219,7 +220,7 @@ def _share_out(path: CriticalPath, does: Int8, sums: dict[str, int]) -> None:
         np.add.at(operations, does[after[passes]], (done - since)[passes])
         left = until - done
         del after, passes, since, done, until
-        kind, target = graph.kind[edges], graph.target[edges]
+        kind, target = graph.flags[edges] & np.int8(PASSES - 1), graph.target[edges]
         delay = _delays(graph, kind, target, left)
         delayed += int(delay.sum())
         left -= delay

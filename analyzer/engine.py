@@ -15,6 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
+from analyzer.changes import Change, together
 from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.facts import fact
@@ -168,51 +169,55 @@ def distrust(study: Study) -> str | None:
 
 @dataclass
 class _Applied:
-    """The graphs with the fixes taken so far, and their wall times."""
+    """The fixes taken so far, and how long the window takes with them, pessimistic and optimistic."""
 
     study: Study
-    low: Graph = field(init=False)
-    high: Graph = field(init=False)
+    taken: list[Fix] = field(default_factory=list)
+    walls: tuple[int, int] = field(init=False)
     before: int = field(init=False)
-    low_wall: int = field(init=False)
-    high_wall: int = field(init=False)
     saved: tuple[float, float] = (0.0, 0.0)
-    tried: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Wall times with each fix (by its claim's id) on the graphs as they are now; the changed graphs are large."""
 
     def __post_init__(self) -> None:
-        self.low = self.high = self.study.graph
-        self.before = self.low_wall = self.high_wall = self.wall(self.low)
+        self.before = self._wall(self.study.graph)
+        self.walls = self.before, self.before
 
-    def wall(self, graph: Graph) -> int:
+    def _wall(self, graph: Graph) -> int:
         return wall_ns(replay(graph), self.study.window, self.study.index)
 
-    def with_fix(self, claim: Claim) -> tuple[int, int]:
-        """How long the graphs take with a claim's fix on top."""
-        if id(claim) not in self.tried:
-            assert claim.fix is not None
-            self.tried[id(claim)] = self._with(claim.fix)
-        return self.tried[id(claim)]
+    def with_each(self, claims: Sequence[Claim]) -> dict[int, tuple[int, int]]:
+        """By a claim's id the wall times with its fix on top."""
+        found = list[list[int]]()
+        for now, form in zip(self.walls, (_pessimistic, _optimistic), strict=True):
+            graph = together(*map(form, self.taken))(self.study.graph)  # one at a time: they are large
+            found.append([min(self._wall(form(_fix(claim))(graph)), now) for claim in claims])
+            del graph
+        return {id(claim): walls for claim, *walls in zip(claims, *found, strict=True)}  # type: ignore[misc]
 
-    def _with(self, fix: Fix) -> tuple[int, int]:
-        low = min(self.wall(fix.low(self.low)), self.low_wall)
-        return low, min(self.wall(fix.high(self.high)), self.high_wall)
-
-    def marginal(self, claim: Claim) -> tuple[int, int]:
+    def marginal(self, claim: Claim, walls: tuple[int, int]) -> tuple[int, int]:
         """What a claim's fix saves on top, pessimistic and optimistic."""
-        assert claim.fix is not None
-        low_wall, high_wall = self.with_fix(claim)
-        low, high = (self.low_wall - low_wall) * claim.fix.low_share, self.high_wall - high_wall
+        low = (self.walls[0] - walls[0]) * _fix(claim).low_share
+        high = self.walls[1] - walls[1]
         bound = self.before if claim.at_most_ns is None else claim.at_most_ns
         return int(min(low, high, bound)), int(min(high, bound))
 
-    def take(self, claim: Claim, saving: tuple[int, int]) -> None:
-        assert claim.fix is not None
-        self.low_wall, self.high_wall = self.with_fix(claim)
-        self.low = claim.fix.low(self.low)
-        self.high = claim.fix.high(self.high)
-        self.tried.clear()
-        self.saved = (self.saved[0] + saving[0], self.saved[1] + saving[1])
+    def take(self, claim: Claim, walls: tuple[int, int]) -> None:
+        low, high = self.marginal(claim, walls)
+        self.saved = self.saved[0] + low, self.saved[1] + high
+        self.walls = walls
+        self.taken.append(_fix(claim))
+
+
+def _fix(claim: Claim) -> Fix:
+    assert claim.fix is not None
+    return claim.fix
+
+
+def _pessimistic(fix: Fix) -> Change:
+    return fix.low
+
+
+def _optimistic(fix: Fix) -> Change:
+    return fix.high
 
 
 def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Finding], list[Skipped], Joint | None]:
@@ -225,7 +230,8 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
     joint = None
     if priced:
         applied = _Applied(study)
-        alone = {id(claim): applied.marginal(claim) for _, claim in priced}
+        walls = applied.with_each([claim for _, claim in priced])
+        alone = {id(claim): applied.marginal(claim, walls[id(claim)]) for _, claim in priced}
         for rule, claim in priced:
             if alone[id(claim)][1] < WORTH * wall:
                 skipped.append(
@@ -244,9 +250,10 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
                     _skip(rule, study, f"what it would save is saved already by what comes first ({first} …)")
                 )
                 continue
-            applied.take(claim, saving)
+            applied.take(claim, walls[id(claim)])
             findings.append(_finding(study, rule, claim, saving, alone[id(claim)], ""))
-            adds = {id(other): applied.marginal(other) for _, other in left}
+            walls = applied.with_each([other for _, other in left])
+            adds = {id(other): applied.marginal(other, walls[id(other)]) for _, other in left}
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
             joint = Joint(study.trace.name, study.timeline.device, (low, high), speedup(wall, (low, high)))

@@ -19,7 +19,7 @@ from analyzer.classes import dataclass
 from analyzer.collectives import PHASE_OF
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET
 from analyzer.fixes import FIXES, operations_of
-from analyzer.graph import Graph, Point
+from analyzer.graph import Graph
 from analyzer.matching import match
 from analyzer.ranks import Numbered, number
 from analyzer.replay import TRUSTED, Replay, moved
@@ -121,7 +121,7 @@ class _Walk:
         self.edges_of = [order[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
         self.starts = graph.operation_point[operation]
         self.needed = np.array([int(graph.target[e].min()) if len(e) else NEVER for e in self.edges_of], np.int64)
-        self.duration = graph.duration_ns.copy()
+        self.duration = graph.duration_ns.astype(np.int64)
         before = np.maximum(original.duration_ns[operation], 1)
         self.slower = graph.duration_ns[operation] / before
         time = np.zeros(len(graph.point), np.int64)
@@ -227,7 +227,7 @@ def span_ns(joint: Joint, played: Played) -> tuple[int, int]:
 
 
 def _marked(graph: Graph, instant: int) -> bool:
-    return bool(((graph.point == Point.MARK) & (graph.time_ns == instant)).any())
+    return bool((graph.mark_ns == instant).any())
 
 
 def priced(run: Run, summaries: Sequence[RankSummary], studies: Sequence[Study]) -> Run:

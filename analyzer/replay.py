@@ -9,7 +9,7 @@ import numpy as np
 
 from analyzer import compiled
 from analyzer.classes import dataclass
-from analyzer.graph import Graph, Point
+from analyzer.graph import PASSES, Graph, Point
 from analyzer.narrow import blocks
 from analyzer.trace import Bool, Int64
 from analyzer.window import Window
@@ -42,7 +42,7 @@ def replay(graph: Graph) -> Replay:
         sweep_longest,
         len(graph.source),
         (
-            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
             graph.point == Point.OPERATION, graph.ref, graph.delay_ns, graph.trace.origin_ns,
         ),
         (time,),
@@ -51,7 +51,7 @@ def replay(graph: Graph) -> Replay:
 
 
 def sweep_longest(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
     duration: Any, is_operation: Any, ref: Any, delay: Any,
     origin: int, time: Any,
 ) -> None:  # fmt: skip
@@ -69,7 +69,7 @@ def sweep_longest(
                     beside += 1
                 ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
             at = time[source[edge]] + ns
-            if passes[edge]:
+            if flags[edge] & passes:
                 at += duration[ref[source[edge]]]
             if at > latest or edge == first:
                 latest = at
@@ -112,7 +112,7 @@ def _spanned(done: Replay, window: Window, device: int) -> tuple[int, int]:
 def moved(done: Replay, instant: int, device: int) -> int:
     """When an instant of the measured timeline comes to pass in a replay."""
     graph = done.graph
-    marks = np.flatnonzero((graph.point == Point.MARK) & (graph.time_ns == instant))
+    marks = graph.marks[graph.mark_ns == instant]
     if len(marks):
         return int(done.time_ns[marks].max())
     ends = np.concatenate(
@@ -120,11 +120,8 @@ def moved(done: Replay, instant: int, device: int) -> int:
     )
     if len(ends):
         return int((done.time_ns[graph.operation_point[ends]] + graph.duration_ns[ends]).max())
-    before = np.flatnonzero(graph.time_ns <= instant)
-    if not len(before):
-        return instant
-    last = int(before[-1])
-    return int(done.time_ns[last] + instant - graph.time_ns[last])
+    last = graph.last_before(instant)
+    return instant if last is None else int(done.time_ns[last] + instant) - graph.time(last)
 
 
 def _end_at(graph: Graph, device: int, instant: int, part: slice) -> Bool:
@@ -170,8 +167,8 @@ def step_ns(done: Replay, starts: Sequence[int]) -> int | None:
     """Median start-to-start period of steps with these measured starts, in a replay."""
     if len(starts) < 2:
         return None
-    marks = np.flatnonzero(done.graph.point == Point.MARK)
+    marks, measured = done.graph.marks, done.graph.mark_ns
     # Of several marks at one time, such as a step's end and the next one's start, the last.
-    marks = marks[np.lexsort((done.time_ns[marks], done.graph.time_ns[marks]))]
-    at = np.searchsorted(done.graph.time_ns[marks], np.asarray(starts), side="right") - 1
-    return int(np.median(np.diff(done.time_ns[marks[at]])))
+    order = np.lexsort((done.time_ns[marks], measured))
+    at = np.searchsorted(measured[order], np.asarray(starts), side="right") - 1
+    return int(np.median(np.diff(done.time_ns[marks[order[at]]])))

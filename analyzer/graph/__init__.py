@@ -50,6 +50,9 @@ class Edge(IntEnum):
     DISTANCE = 8  # an operation without a launch keeps its measured distance
 
 
+PASSES, MODELLED = 16, 32  # beside an edge's kind, in one number
+
+
 @dataclass(frozen=True)
 class Graph:
     """One process and its devices: p points in an order in which every edge goes forward, e edges sorted by target.
@@ -61,8 +64,6 @@ class Graph:
     timelines: tuple[Timeline, ...]
     point: Int8
     """[p] Point. Point 0 is the root."""
-    time_ns: Int64
-    """[p] measured."""
     ref: Index
     """[p] index into the operations; row in the trace for calls, returns and marks; -1 for the root."""
     source: Index
@@ -71,24 +72,22 @@ class Graph:
     """[e] point, ascending."""
     weight_ns: Weights
     """[e] without the duration of the source where that `passes`."""
-    passes: Bool
-    """[e] the source is an operation whose duration is to pass as well: the edge starts at its end."""
-    kind: Int8
-    """[e] Edge."""
-    modelled: Bool
-    """[e] inferred (no event names it, or a nominal weight) rather than read off a record."""
+    flags: Int8
+    """[e] its Edge, PASSES and MODELLED as one number."""
     row: Index
     """[m] trace row of each operation; m operations of all devices."""
     device: Index
     """[m] index into `timelines`."""
-    duration_ns: Int64
-    """[m]"""
+    duration_ns: Index
+    """[m] int32 where they are short."""
     delay_ns: Int64
     """[m] wait that no edge explains; 0 for nearly all."""
     host_edge: Index
     """[h] host time on edges, by cause: the edge it is part of, ascending, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
     host_ns: Weights
+    mark_ns: Int64
+    """[marks] measured, in the order of their points."""
     operation_point: Index
     """[m] point of each operation's start."""
     queued_gap_ns: int
@@ -98,6 +97,59 @@ class Graph:
     """Nominal time from launch call to operation."""
     lasting: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What is found out about the points and kept for changes of the graph, which share it."""
+
+    @property
+    def kind(self) -> Int8:
+        """[e] Edge."""
+        return self.flags & np.int8(PASSES - 1)
+
+    @property
+    def passes(self) -> Bool:
+        """[e] the source is an operation whose duration is to pass as well: the edge starts at its end."""
+        return (self.flags & np.int8(PASSES)) > 0
+
+    @property
+    def modelled(self) -> Bool:
+        """[e] inferred (no event names it, or a nominal weight) rather than read off a record."""
+        return (self.flags & np.int8(MODELLED)) > 0
+
+    @cached_property
+    def marks(self) -> Int64:
+        """Points that are step marks."""
+        return np.flatnonzero(self.point == Point.MARK)
+
+    @property
+    def time_ns(self) -> Int64:
+        """[p] measured; worked out anew each time."""
+        found = np.empty(len(self.point), np.int64)
+        for part in blocks(len(found)):
+            found[part] = self.times(np.arange(part.start, part.stop))
+        return found
+
+    def times(self, points: Index) -> Int64:
+        """[k] when these points came to pass as measured."""
+        point, row = self.point[points], self.ref[points]
+        operations, returns = point == Point.OPERATION, point == Point.RETURN
+        row[operations] = self.row[row[operations]]
+        found = self.trace.start_ns[row]
+        found[returns] = self.trace.end_ns[row[returns]]
+        found[point == Point.ROOT] = self.trace.origin_ns
+        marks = point == Point.MARK
+        found[marks] = self.mark_ns[np.searchsorted(self.marks, points[marks])]
+        return found
+
+    def time(self, point: int) -> int:
+        """When a point came to pass as measured."""
+        return int(self.times(np.array([point]))[0])
+
+    def last_before(self, instant: int) -> int | None:
+        """The last point that came to pass by then, in the order of points."""
+        for part in reversed(tuple(blocks(len(self.point)))):
+            by_then = np.arange(part.start, part.stop)
+            by_then = by_then[self.times(by_then) <= instant]
+            if len(by_then):
+                return int(by_then[-1])
+        return None
 
     @cached_property
     def first_edge(self) -> Index:
@@ -122,7 +174,8 @@ class Graph:
     def after(self, edges: Any = slice(None)) -> Index:
         """The operation whose duration is to pass before each of these edges, -1 for none."""
         operation = self.ref[self.source[edges]]
-        found: Index = np.where(self.passes[edges], operation, operation.dtype.type(NONE))
+        passes = (self.flags[edges] & np.int8(PASSES)) > 0
+        found: Index = np.where(passes, operation, operation.dtype.type(NONE))
         return found
 
     @cached_property

@@ -12,7 +12,7 @@ from analyzer import compiled
 from analyzer.attribution import CODE, Attribution
 from analyzer.device_timeline import Blocking, Timeline
 from analyzer.distinct import among
-from analyzer.graph import Edge, Graph, Point
+from analyzer.graph import PASSES, Edge, Graph, Point
 from analyzer.graph.host_edges import Spans, add_host_edges, host_time
 from analyzer.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
 from analyzer.graph.operations import (
@@ -27,7 +27,7 @@ from analyzer.graph.operations import (
     waited_for,
 )
 from analyzer.graph.waits import Waits, event_waits
-from analyzer.graph.weights import Weights
+from analyzer.graph.weights import Weights, durations
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
 from analyzer.narrow import index_type, narrowed, places, where
@@ -183,7 +183,7 @@ def _finish(
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
     m, returns = len(operations.row), where(calls.waits)
-    duration = operations.end - operations.start
+    duration = durations(operations.end - operations.start)
     operations.forget()
     time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
     count = len(time)
@@ -204,14 +204,15 @@ def _finish(
         dtype=index_type(max(len(trace), m)),
         casting="same_kind",
     )
-    time, point, ref = time[order], point[order], ref[order]
-    del order, row_of_call
-    source, target, weight, passes, kind, modelled, new_edge = edges.placed(place)
+    point, ref = point[order], ref[order]
+    mark_ns = time[order[np.flatnonzero(point == Point.MARK)]]
+    del time, order, row_of_call
+    source, target, weight, flags, new_edge = edges.placed(place)
     host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
     freed_edge = new_edge[freed[0]]
     del new_edge
     launch_edge = np.full(m, NONE, index_type(len(source)))
-    launches = np.flatnonzero(kind == Edge.LAUNCH)
+    launches = where(flags & np.int8(PASSES - 1) == Edge.LAUNCH)
     launch_edge[ref[target[launches]]] = launches
     del launches
     host_edge = np.concatenate([host_edge, launch_edge[extra[0]], freed_edge])
@@ -223,11 +224,12 @@ def _finish(
     host_ns = np.concatenate([host_ns, narrowed(extra[2]), narrowed(freed[2])])[known]
     del known
     graph = Graph(
-        trace=trace, timelines=timelines, point=point, time_ns=time, ref=ref,
-        source=source, target=target, weight_ns=weight, passes=passes, kind=kind, modelled=modelled,
+        trace=trace, timelines=timelines, point=point, ref=ref,
+        source=source, target=target, weight_ns=weight, flags=flags,
         row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
         host_edge=host_edge, host_cause=host_cause, host_ns=Weights.of(host_ns),
+        mark_ns=mark_ns,
         operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip
@@ -279,7 +281,8 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
         sweep_delays,
         len(graph.source),
         (
-            graph.source, graph.target, *graph.weight_ns.columns, graph.passes, graph.duration_ns, graph.point == Point.OPERATION,
+            graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
+            graph.point == Point.OPERATION,
             graph.ref, graph.time_ns, explained_ns,
         ),
         (delay,),
@@ -288,7 +291,7 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
 
 
 def sweep_delays(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, passes: Any,
+    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
     duration: Any, is_operation: Any, ref: Any, time: Any,
     explained: int, delay: Any,
 ) -> None:  # fmt: skip
@@ -307,7 +310,7 @@ def sweep_delays(
                     beside += 1
                 ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
             at = time[source[edge]] + ns
-            if passes[edge]:
+            if flags[edge] & passes:
                 at += duration[ref[source[edge]]]
             if at > latest or edge == first:
                 latest = at

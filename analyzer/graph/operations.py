@@ -14,7 +14,7 @@ from analyzer.attribution import Attribution
 from analyzer.classes import dataclass
 from analyzer.device_timeline import Blocking, Timeline, several
 from analyzer.distinct import are_first, present
-from analyzer.graph import Edge
+from analyzer.graph import MODELLED, PASSES, Edge
 from analyzer.graph.weights import Weights
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
@@ -142,7 +142,7 @@ class Edges:
     kind_of_point: Any
     """Type of the numbers of points."""
     parts: list[tuple[Any, ...]] = field(default_factory=list)
-    """(source, target, weight, passes, kind, modelled) of some edges each."""
+    """(source, target, weight, flags) of some edges each."""
     count: int = 0
     """How many there are so far."""
 
@@ -157,23 +157,23 @@ class Edges:
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
                 Weights.of(np.broadcast_to(np.asarray(weight), n)),
-                constant(passes, n, np.bool_), constant(kind, n, np.int8), constant(modelled, n, np.bool_),
+                constant(kind | PASSES * passes | MODELLED * modelled, n, np.int8),
             )
         )  # fmt: skip
 
     def placed(self, place: Index) -> tuple[Any, ...]:
         """The columns of those edges that go forward when the points are put in their places, sorted by target: source,
-        target, weight, passes, kind, modelled. At last the new number of each edge as collected, -1 for those left out.
+        target, weight, flags. At last the new number of each edge as collected, -1 for those left out.
 
         The edges are used up.
         """
-        columns: list[Any] = [[part[i] for part in self.parts] for i in range(6)]
+        columns: list[Any] = [[part[i] for part in self.parts] for i in range(4)]
         self.parts.clear()
         for i in (0, 1):
             columns[i] = [place[column] for column in columns[i]]
         new = self._numbers(columns[0], columns[1])
         kept = int((new != NONE).sum())
-        types: tuple[Any, ...] = (place.dtype, place.dtype, None, np.bool_, np.int8, np.bool_)
+        types: tuple[Any, ...] = (place.dtype, place.dtype, None, np.int8)
         for i, kind in enumerate(types):
             parts, columns[i] = columns[i], np.empty(kept, kind) if kind else Weights.empty(kept)
             first = 0

@@ -107,3 +107,8 @@ class Weights:
 
 
 _NOTHING: tuple[Any, Any] = (np.empty(0, index_type(0)), np.empty(0, np.int64))
+
+
+def durations(ns: Int64) -> Index:
+    """Lengths of time in 32 bits where they fit."""
+    return ns.astype(np.int32) if int(ns.max(initial=0)) <= _LONGEST else ns

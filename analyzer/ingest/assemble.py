@@ -92,7 +92,7 @@ def assemble(
     launch = narrowed(_launches(kind, start, end, operation, columns, health))
     del order, operation
     integers, texts = _moved((rows.integers, rows.texts), place)
-    columns = {column: narrowed(columns.pop(column), np.int16) for column in tuple(columns)}
+    columns = {column: narrowed(columns.pop(column), np.int8, np.int16) for column in tuple(columns)}
     return Trace(
         name=name,
         format=format,
