@@ -242,6 +242,7 @@ def profiler_options(trace: Trace) -> tuple[str, ...]:
 def _device_advice(study: Study) -> DeviceAdvice:
     attribution, window, operations, timeline = study.attribution, study.window, study.operations, study.timeline
     trace, start, end = timeline.trace, window.start_ns, window.end_ns
+    trust, path = study.trust, study.critical_path  # what takes most memory first
     ns = clipped_ns(timeline, operations, start, end)
     items = tuple(split_kernels(study, attribution.partition(start, end)))
     process = study.process
@@ -291,8 +292,8 @@ def _device_advice(study: Study) -> DeviceAdvice:
         modules=tuple(modules(timeline, operations, ns)[:NAMES_SHOWN]),
         gaps=tuple(largest_gaps(attribution, start, end)),
         memory=next((use for use in memory_use(trace.memory) if use.device == timeline.device), None),
-        replay=ReplayAdvice(study.trust.error, study.trust.unexplained, study.trust.enough),
-        critical_path=tuple(study.critical_path.by_cause.items()),
+        replay=ReplayAdvice(trust.error, trust.unexplained, trust.enough),
+        critical_path=tuple(path.by_cause.items()),
     )
 
 

@@ -15,11 +15,11 @@ import numpy as np
 from analyzer.attribution import CODE, GENERIC
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
-from analyzer.distinct import among
+from analyzer.distinct import among, first_places
 from analyzer.graph import MODELLED, PASSES, Edge, Graph, Point
 from analyzer.graph.weights import NEVER, durations
 from analyzer.intervals import ascending
-from analyzer.narrow import blocks, places, where
+from analyzer.narrow import blocks, where
 from analyzer.trace import NONE, Bool, Index, Int64
 
 Change = Callable[[Graph], Graph]
@@ -181,50 +181,28 @@ def _without_launches(graph: Graph, calls: Index, *, own: bool) -> Graph:
 
 @dataclass(frozen=True)
 class Regions:
-    """Launches that one CUDA Graph each could replay: calls in time order without anything between that forbids capture; r of
-    them, one behind the other."""
+    """Maximal runs of launches between blocking calls and step marks, of two at least: one CUDA Graph each could replay them."""
 
-    calls: Index
-    """[c] points."""
-    first_call: Index
-    """[r + 1] where each one's calls begin; likewise `first_operation`."""
-    operations: Index
-    """[k] of each in order of start."""
-    first_operation: Index
+    first: Index
+    """[r] points of their first calls."""
+    later: Bool
+    """[p] the point is another call of one."""
+    inside: Bool
+    """[m] the operation is of one, and not its first."""
 
     def __len__(self) -> int:
-        return len(self.first_call) - 1
-
-    def with_launches(self, fewest: int) -> Regions:
-        """Those of at least so many launches."""
-        calls, operations = np.diff(self.first_call), np.diff(self.first_operation)
-        fit = calls >= fewest
-        if fit.all():
-            return self
-        return Regions(
-            self.calls[np.repeat(fit, calls)], _begins(calls[fit]),
-            self.operations[np.repeat(fit, operations)], _begins(operations[fit]),
-        )  # fmt: skip
+        return len(self.first)
 
 
-def _begins(counts: Index) -> Index:
-    """[r + 1] where each of some lots of things begins, one behind the other."""
-    return np.concatenate([[0], np.cumsum(counts)])
-
-
-def regions(graph: Graph, fewest: int = 2) -> Regions:
-    """Maximal runs of launches between blocking calls and step marks; shorter ones than `fewest` launches left out.
-
-    No change of a graph changes them: they are worked out once.
-    """
+def regions(graph: Graph) -> Regions:
+    """What could be captured. No change of a graph changes that: it is worked out once."""
     if "regions" not in graph.lasting:
         graph.lasting["regions"] = _regions(graph)
     found: Regions = graph.lasting["regions"]
-    return found.with_launches(fewest)
+    return found
 
 
 def _regions(graph: Graph) -> Regions:
-    """All of them, however short."""
     calls = where((graph.point != Point.ROOT) & (graph.point != Point.OPERATION))
     row, point = graph.ref[calls], graph.point[calls]
     rows_that_wait = graph.ref[graph.point == Point.RETURN]
@@ -233,34 +211,21 @@ def _regions(graph: Graph) -> Regions:
     # A launch into a full queue waits, but does not forbid capture.
     breaks &= ~among(row, graph.ref[graph.target[graph.kind == Edge.QUEUE]])
     keep = among(row, launch) & (point == Point.CALL) & ~breaks
-    # The launches of each region, and the operations of each launch.
-    number, members, row = np.cumsum(breaks, dtype=calls.dtype)[keep], calls[keep], row[keep]
-    del calls, point, breaks, keep
-    begins = np.flatnonzero(np.diff(number)) + 1
-    region = np.zeros(len(members), members.dtype)
-    region[begins] = 1
-    region = np.cumsum(region, dtype=members.dtype)
-    by_launch = None if (launch[1:] >= launch[:-1]).all() else np.argsort(launch, kind="stable")
-    low, high = (
-        np.searchsorted(launch, row, side, sorter=by_launch).astype(members.dtype) for side in ("left", "right")
-    )
-    operations = _ranges(low, high)
-    operations = operations if by_launch is None else by_launch[operations].astype(members.dtype)
-    of_region = np.repeat(region, high - low)
-    del low, high, row, number
-    if not ((of_region[1:] > of_region[:-1]) | (operations[1:] > operations[:-1])).all():
-        operations = operations[np.lexsort((operations, of_region))]
-    count = int(region[-1]) + 1 if len(region) else 0
-    calls_of, operations_of = (np.bincount(column, minlength=count) for column in (region, of_region))
-    return Regions(members, _begins(calls_of), operations, _begins(operations_of))
-
-
-def _ranges(low: Index, high: Index) -> Index:
-    """The integers of each [low, high), one after the other."""
-    count = high - low
-    found = places(int(count.sum()))
-    found += np.repeat((low - (np.cumsum(count) - count)).astype(found.dtype), count)
-    return np.asarray(found)
+    number, calls, row = np.cumsum(breaks, dtype=calls.dtype)[keep], calls[keep], row[keep]
+    del breaks, keep, point
+    several = np.bincount(number) > 1 if len(number) else np.empty(0, np.bool_)
+    kept = several[number]
+    number, calls, row = number[kept], calls[kept], row[kept]
+    begins = np.diff(number, prepend=NONE) != 0
+    later = np.zeros(len(graph.point), np.bool_)
+    later[calls[~begins]] = True
+    # The operations of the launches of each region, and of those the one that starts first.
+    region = np.full(len(graph.trace) + 1, NONE, number.dtype)  # the last one for operations without a launch
+    region[row] = number
+    region = region[launch]
+    inside = region != NONE
+    inside[first_places(region)[1]] = False
+    return Regions(calls[begins], later, inside)
 
 
 def captured(chosen: Regions, *, launch_ns: int, gap_ns: int | None) -> Change:
@@ -273,23 +238,16 @@ def captured(chosen: Regions, *, launch_ns: int, gap_ns: int | None) -> Change:
     def change(graph: Graph) -> Graph:
         if not len(chosen):
             return graph
-        first = chosen.calls[chosen.first_call[:-1]]
-        into = np.zeros(len(graph.point), np.bool_)
-        into[chosen.calls] = True
-        into[first] = False
-        host = _at(into, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
+        host = _at(chosen.later, graph.target) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         graph = _less_host(graph, _at(host, graph.host_edge) & _is_generic(graph))
         weight = graph.weight_ns  # made just now
         # What the launch of the graph costs is paid by whatever follows the region's first call.
-        into[:] = False
-        into[first] = True
+        into = np.zeros(len(graph.point), np.bool_)
+        into[chosen.first] = True
         from_first = _at(into, graph.source) & _of_kinds(graph, Edge.THREAD, Edge.HANDOVER)
         weight.change(from_first, lambda ns: ns + launch_ns)
         if gap_ns is not None:
-            inside = np.zeros(len(graph.row), np.bool_)
-            inside[chosen.operations] = True
-            inside[chosen.operations[chosen.first_operation[:-1]]] = False
-            chain = _into_operations(graph, inside) & (graph.kind == Edge.STREAM)
+            chain = _into_operations(graph, chosen.inside) & (graph.kind == Edge.STREAM)
             weight.change(chain, lambda ns: np.minimum(ns, gap_ns))
         return replace(graph, weight_ns=weight)
 

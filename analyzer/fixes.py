@@ -29,6 +29,7 @@ from analyzer.distinct import among, counted
 from analyzer.graph import Graph
 from analyzer.host import Doing
 from analyzer.intervals import ascending
+from analyzer.narrow import where
 from analyzer.replay import replay, wall_ns
 from analyzer.trace import NONE, Int64, Kind
 from analyzer.window import Window
@@ -111,8 +112,10 @@ def plain_synchronisations(graph: Graph) -> Int64:
     trace = graph.trace
     syncs = synchronisations(graph)
     host = graph.timelines[0].host
-    calls = np.flatnonzero((trace.kind == Kind.CALL) & (host.doing != Doing.NOTHING))
-    calls = calls[np.argsort(trace.thread[calls], kind="stable")]
+    calls = where((trace.kind == Kind.CALL) & (host.doing != Doing.NOTHING))
+    thread = trace.thread[calls]
+    if (thread[1:] < thread[:-1]).any():
+        calls = calls[np.argsort(thread, kind="stable")]
     behind_copy = np.zeros(len(trace), np.bool_)
     same = trace.thread[calls[1:]] == trace.thread[calls[:-1]]
     behind_copy[calls[1:]] = same & (host.doing[calls[:-1]] == Doing.COPY_CALL)

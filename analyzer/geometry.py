@@ -21,7 +21,7 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
 from analyzer.facts import read_data
 from analyzer.lookup import distinct_rows, values_of
-from analyzer.narrow import constant
+from analyzer.narrow import constant, narrowed
 from analyzer.trace import NONE, Device, Index, Int64, Trace
 
 Floats = NDArray[np.float64]
@@ -146,7 +146,7 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
         tables.append(table)
     launch = np.full(n, NONE, np.int32)
     launch[at] = which
-    return Tails(launch, *tables)
+    return Tails(narrowed(launch, np.int16), *tables)
 
 
 def _size(trace: Trace, code: int) -> int:

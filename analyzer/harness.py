@@ -8,6 +8,7 @@ import numpy as np
 
 from analyzer.distinct import among
 from analyzer.fixes import plain_synchronisations
+from analyzer.narrow import where
 from analyzer.study import Study
 from analyzer.summary import user_line
 from analyzer.trace import NONE, Bool, Int64
@@ -21,16 +22,17 @@ def measures(study: Study, rows: Int64) -> Bool:
     frames, which = np.unique(timeline.host.frame[rows], return_inverse=True)
     lines = [user_line(timeline, frame) for frame in frames.tolist()]
     named = np.array([MEASURES.search(line) is not None for line in lines], np.bool_)[which]
-    linked = np.flatnonzero(timeline.linked)
-    step = study.of_step[linked].astype(np.int64)
-    if not (step != NONE).any():  # without steps the window is one
-        step = np.where(np.isin(linked, study.operations), 0, NONE)
-    launched = trace.start_ns[timeline.launch[linked]]
-    order = np.argsort(launched, kind="stable")
-    launched, step = launched[order], step[order]
-    after = np.searchsorted(launched, trace.start_ns[rows])
-    last, following = np.append(step, NONE)[after - 1], np.append(step, NONE)[after]
-    last = np.where(after == 0, NONE, last)
     reads = timeline.host.operator[rows] != NONE  # .item() and the like: what waits inside an operator wants the value
     reads |= ~among(rows, plain_synchronisations(study.graph))
+    linked = where(timeline.linked)
+    step = study.of_step[linked]
+    if not (step != NONE).any():  # without steps the window is one
+        step = np.where(among(linked, study.operations), np.int8(0), np.int8(NONE))
+    launched = trace.start_ns[timeline.launch[linked]]
+    if (launched[1:] < launched[:-1]).any():
+        order = np.argsort(launched, kind="stable")
+        launched, step = launched[order], step[order]
+    after = np.searchsorted(launched, trace.start_ns[rows])
+    step = np.append(step, step.dtype.type(NONE))
+    last, following = np.where(after == 0, NONE, step[after - 1]), step[after]
     return np.asarray(named | ((last != following) & ~reads), np.bool_)

@@ -92,7 +92,6 @@ class Program:
         timeline = self.attributions[0].timeline
         families = marker_rows(timeline.trace, timeline.process, self.marker)
         graph = build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
-        timeline.host.forget()
         give_back_small()
         return graph
 
@@ -197,8 +196,9 @@ class Study:
         """How far replays of this window can be believed."""
         return trust(self.program.unchanged, self.window, self.index)
 
-    @cached_property
+    @property
     def critical_path(self) -> CriticalPath:
+        """Worked out anew each time."""
         return critical_path(self.graph, self.window, self.index)
 
     def saving(self, *fixes: Fix) -> Saving:

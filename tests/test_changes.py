@@ -127,12 +127,11 @@ def test_regions_end_at_waits_and_steps() -> None:
         ],
         step(2, 190, 300), call(200, 205, 20), kernel(206, 216, 20), marks=True,
     )  # fmt: skip
-    found = regions(of)
-    assert np.diff(found.first_call).tolist() == [3, 3]
-    assert found.operations.tolist() == [0, 1, 2, 3, 4, 5]
-    assert found.first_operation.tolist() == [0, 3, 6]
-    assert np.diff(regions(of, 1).first_call).tolist() == [3, 3, 1]
-    assert len(regions(of, 4)) == 0
+    found = regions(of)  # two of three launches each; one of a single launch is none
+    calls = [of.call_point[row] for row in of.trace.launch[of.row].tolist()]
+    assert found.first.tolist() == [calls[0], calls[3]]
+    assert np.flatnonzero(found.later).tolist() == [calls[1], calls[2], calls[4], calls[5]]
+    assert found.inside.tolist() == [False, True, True, False, True, True, False]
 
 
 def test_a_captured_region_costs_one_launch() -> None:
@@ -141,7 +140,9 @@ def test_a_captured_region_costs_one_launch() -> None:
     assert replayed(of, captured(regions(of), launch_ns=8_000, gap_ns=500))[0] == 26
     later = replay(captured(regions(of), launch_ns=8_000, gap_ns=500)(of)).operation_start - of.trace.origin_ns
     assert later.tolist() == [16_000, 26_500, 37_000, 47_500]
-    assert replayed(of, captured(regions(of, 99), launch_ns=8_000, gap_ns=500)) == measured(of)
+    assert len(regions(graph(*launches(1)))) == 0
+    alone = graph(*launches(1))
+    assert replayed(alone, captured(regions(alone), launch_ns=8_000, gap_ns=500)) == measured(alone)
 
 
 def communicating(*more: Event) -> Graph:

@@ -112,10 +112,11 @@ def test_the_rank_that_others_wait_for_needs_no_other_recording() -> None:
 def captured_as_the_recipe_says(graph: Graph, gap_ns: int | None) -> Change:
     """`capture decode:` holds all launches of a step but the last two."""
     found = regions(graph)
-    calls = [part[:-2] for part in np.split(found.calls, found.first_call[1:-1])]
-    operations = [part[:-2] for part in np.split(found.operations, found.first_operation[1:-1])]
-    first_call, first_operation = (np.cumsum([0, *map(len, parts)]) for parts in (calls, operations))
-    shorter = Regions(np.concatenate(calls), first_call, np.concatenate(operations), first_operation)
+    later, inside = found.later.copy(), found.inside.copy()
+    for calls in np.split(np.flatnonzero(later), np.searchsorted(np.flatnonzero(later), found.first[1:])):
+        later[calls[-2:]] = False
+        inside[np.isin(graph.trace.launch[graph.row], graph.ref[calls[-2:]])] = False
+    shorter = Regions(found.first, later, inside)
     return captured(shorter, launch_ns=14_000, gap_ns=gap_ns)
 
 

@@ -13,7 +13,7 @@ from analyzer.attribution import CODE, Attribution
 from analyzer.device_timeline import Blocking, Timeline
 from analyzer.distinct import among
 from analyzer.graph import PASSES, Edge, Graph, Point
-from analyzer.graph.host_edges import Spans, add_host_edges, host_time
+from analyzer.graph.host_edges import add_host_edges, host_time
 from analyzer.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
 from analyzer.graph.operations import (
     Calls,
@@ -30,7 +30,7 @@ from analyzer.graph.waits import Waits, event_waits
 from analyzer.graph.weights import Weights, durations
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
-from analyzer.narrow import index_type, narrowed, places, where
+from analyzer.narrow import blocks, index_type, narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 LONGEST_NS = 1 << 60  # a shorter span leaves room for a rank beside the time
@@ -58,7 +58,8 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     return_point[returns] = np.arange(1 + m + c, 1 + m + c + len(returns))
 
     edges = Edges(kind)
-    spans = add_host_edges(trace, host, calls, call_point, return_point, edges)
+    on_host = [host_time(attributions[0], add_host_edges(trace, host, calls, call_point, return_point, edges))]
+    host.forget()
     waits = event_waits(trace, timelines[0].process, host, operations)
     excess = call_excess(attributions, operations)
     nominal = nominal_weights(attributions, operations, waits, excess)
@@ -66,9 +67,9 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     _launch_edges(operations, calls, call_point, op_point, nominal, extra, edges)
     _stream_edges(operations, op_point, nominal, edges)
     _event_edges(operations, waits, op_point, nominal, edges)
-    freed = _return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges)
+    on_host.append(_return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges))
     del op_point, call_point, return_point, waits, excess
-    return _finish(trace, timelines, operations, calls, edges, spans, freed, nominal, extra, attributions)
+    return _finish(trace, timelines, operations, calls, edges, on_host, nominal, extra)
 
 
 def _launch_edges(
@@ -131,10 +132,10 @@ def _return_edges(
 ) -> tuple[Int64, Int8, Int64]:  # fmt: skip
     """When a call that waits returns: its own cost at least, and after what it waits for.
 
-    Returns the host time on these edges: number of the edge, cause, ns.
+    Returns the host time on these edges: number of the edge as it was added, cause, ns.
     """
     at = np.flatnonzero(calls.waits)
-    row, begin, end = calls.row[at], calls.start[at], calls.end[at]
+    row, begin, end = calls.row[at], calls.start[at], calls.end(at)
     is_copy = among(row, blocking.row[blocking.is_copy])
     is_queue = among(row, queue) & ~among(row, blocking.row)
     target = np.full(len(at), NONE, np.int64)
@@ -164,7 +165,7 @@ def _return_edges(
         source = op_point[target[mine]]
         edges.add(source, return_point[at[mine]], (end - released)[mine], kind, passes=kind == Edge.BLOCK)
     edge, ns = (np.concatenate(column) for column in zip(*found, strict=True))
-    return edge, np.full(len(edge), CODE["allocator"], np.int8), ns
+    return edge, np.full(len(edge), CODE["allocator"], np.int8), narrowed(ns)
 
 
 def _usual_call_ns(operations: Operations, queue: Int64) -> int:
@@ -172,20 +173,28 @@ def _usual_call_ns(operations: Operations, queue: Int64) -> int:
     if not len(queue):
         return 0
     trace, calls = operations.trace, operations.launch[operations.first]
-    length, waited = trace.end_ns[calls] - trace.start_ns[calls], among(calls, queue)
-    return int(np.percentile(length, 10) if waited.all() else np.median(length[~waited]))
+    waited = among(calls, queue)
+    if not waited.all():
+        calls = calls[~waited]
+    length = trace.end_ns[calls]
+    length -= trace.start_ns[calls]
+    if waited.all():
+        return int(np.percentile(length, 10))
+    return int(np.median(length, overwrite_input=True))
 
 
 def _finish(
-    trace: Trace, timelines: tuple[Timeline, ...], operations: Operations, calls: Calls, edges: Edges, spans: Spans,
-    freed: tuple[Int64, Int8, Int64], nominal: Nominal, extra: tuple[Int64, Int8, Int64],
-    attributions: Sequence[Attribution],
+    trace: Trace, timelines: tuple[Timeline, ...], operations: Operations, calls: Calls, edges: Edges,
+    on_host: list[tuple[Int64, Int8, Int64]], nominal: Nominal, extra: tuple[Int64, Int8, Int64],
 ) -> Graph:  # fmt: skip
-    """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains."""
+    """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains.
+
+    What was found so far is used up.
+    """
     m, returns = len(operations.row), where(calls.waits)
     duration = durations(operations.end - operations.start)
     operations.forget()
-    time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end[returns]])
+    time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end(returns)])
     count = len(time)
     point = np.empty(count, np.int8)
     point[0] = Point.ROOT
@@ -208,20 +217,21 @@ def _finish(
     mark_ns = time[order[np.flatnonzero(point == Point.MARK)]]
     del time, order, row_of_call
     source, target, weight, flags, new_edge = edges.placed(place)
-    host_edge, host_cause, host_ns = host_time(trace, attributions[0], spans, new_edge)
-    freed_edge = new_edge[freed[0]]
+    host_edge = np.concatenate([new_edge[edge] for edge, _, _ in on_host])
+    host_cause, host_ns = (np.concatenate([part[i] for part in on_host]) for i in (1, 2))
+    on_host.clear()
     del new_edge
     launch_edge = np.full(m, NONE, index_type(len(source)))
     launches = where(flags & np.int8(PASSES - 1) == Edge.LAUNCH)
     launch_edge[ref[target[launches]]] = launches
     del launches
-    host_edge = np.concatenate([host_edge, launch_edge[extra[0]], freed_edge])
+    host_edge = np.concatenate([host_edge, launch_edge[extra[0]]])
     del launch_edge
     known = np.argsort(host_edge, kind="stable").astype(index_type(len(host_edge)))
     known = known[np.searchsorted(host_edge, 0, sorter=known) :]  # without those of edges that are gone
     host_edge = host_edge[known].astype(source.dtype, copy=False)
-    host_cause = np.concatenate([host_cause, extra[1], freed[1]], dtype=np.int8)[known]
-    host_ns = np.concatenate([host_ns, narrowed(extra[2]), narrowed(freed[2])])[known]
+    host_cause = np.concatenate([host_cause, extra[1]], dtype=np.int8)[known]
+    host_ns = np.concatenate([host_ns, narrowed(extra[2])])[known]
     del known
     graph = Graph(
         trace=trace, timelines=timelines, point=point, ref=ref,
@@ -244,14 +254,14 @@ def _order(operations: Operations, time: Int64, point: Int8) -> Index:
     m = len(operations.row)
     rank = np.array([0, 1, 3, 2, 3], np.int8)[point]
     key = time.copy()
-    first = where(operations.first)
-    launched = operations.launch_start(first)
-    key[1 + first] = np.maximum(time[1 + first], launched)
+    for part in blocks(m):
+        first, launched, start = operations.first[part], operations.launch_start(part), operations.start[part]
+        late = first & (launched >= start)
+        key[1 : 1 + m][part][late] = launched[late]
+        rank[1 : 1 + m][part][late] = 4
     key[1 : 1 + m] = _not_before_predecessors(operations, key[1 : 1 + m])
-    rank[1 + first[launched >= time[1 + first]]] = 4
     rank[1 : 1 + m][key[1 : 1 + m] > time[1 : 1 + m]] = 4
     rank[0], key[0] = -1, min(int(key.min()), operations.trace.origin_ns)
-    del first, launched
     low, high = int(key[0]), int(key.max())
     if high - low >= LONGEST_NS:
         return np.lexsort((rank, key)).astype(index_type(len(key)))

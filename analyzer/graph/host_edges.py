@@ -42,22 +42,22 @@ def add_host_edges(
     before = np.arange(c) - 1
     from_return = ~first & (return_point[before] != NONE)
     source = np.where(first, 0, np.where(from_return, return_point[before], call_point[before]))
-    begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end[before], calls.start[before]))
+    begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end(before), calls.start[before]))
     if c and (calls.thread == calls.thread[0]).all():  # nobody hands over
         edges.add(source, call_point, np.maximum(calls.start - begin, 0), Edge.THREAD, modelled=False)
         alike = (constant(int(calls.thread[0]), c, np.int32), constant(0, c, np.int32))
         return Spans(places(c), begin, np.maximum(calls.start, begin), *alike)
-    giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end[before], begin)))
+    giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end(before), begin)))
     handed = giver != NONE
     giver_returns = handed & (return_point[giver] != NONE)
     from_giver = np.where(giver_returns, return_point[giver], call_point[giver])
-    giver_time = np.where(giver_returns, calls.end[giver], calls.start[giver])
+    giver_time = np.where(giver_returns, calls.end(giver), calls.start[giver])
     keep = ~handed
     edges.add(source[keep], call_point[keep], np.maximum(calls.start - begin, 0)[keep], Edge.THREAD, modelled=False)
     edges.add(from_giver[handed], call_point[handed], np.maximum(calls.start - giver_time, 0)[handed], Edge.HANDOVER)
     # Thread order still holds where another thread handed over: not before its own last call was done.
     floor = handed & ~first
-    own = np.where(from_return, 0, calls.end[before] - calls.start[before])
+    own = np.where(from_return, 0, calls.end(before) - calls.start[before])
     edges.add(source[floor], call_point[floor], own[floor], Edge.THREAD, modelled=False)
     # Until the waiting thread woke the time was the other one's.
     woken = np.clip(woken, giver_time, np.maximum(calls.start, giver_time))[handed]
@@ -105,11 +105,9 @@ def _handovers(host: Host, calls: Calls, since: Int64) -> tuple[Int64, Int64]:
     return giver, woken
 
 
-def host_time(
-    trace: Trace, attribution: Attribution, spans: Spans, new_edge: Int64
-) -> tuple[Int64, Int8, Int64]:  # fmt: skip
-    """What the host did on each host edge, by cause. The spans are used up."""
-    found: list[Any] = [(np.empty(0, np.int64), np.empty(0, np.int8), np.empty(0, np.int64))]
+def host_time(attribution: Attribution, spans: Spans) -> tuple[Int64, Int8, Int64]:
+    """What the host did on each host edge, by cause: the edge's number as it was added, cause, ns."""
+    found: list[Any] = [(np.empty(0, np.int32), np.empty(0, np.int8), np.empty(0, np.int32))]
     timeline = attribution.timeline
     for thread, segments, causes in causes_of_segments(attribution):
         python = python_holes(timeline, segments)
@@ -128,9 +126,8 @@ def host_time(
                 silence = silent.end - silent.start
                 ns = np.concatenate([met.end - met.start, silence])
                 cause = np.concatenate([causes[met.right], silent_cause(silence, python)])
-                edge = new_edge[spans.edge[block[np.concatenate([met.left, silent.left])]]]
+                edge = spans.edge[block[np.concatenate([met.left, silent.left])]]
                 found.append(_summed(edge, cause, ns))
-    vars(spans).clear()  # whoever called still holds them
     columns: list[Any] = list(zip(*found, strict=True))
     del found
     for i, column in enumerate(columns):
@@ -141,9 +138,8 @@ def host_time(
 
 
 def _summed(edge: Int64, cause: Int8, ns: Int64) -> tuple[Int64, Int8, Int64]:
-    """One entry for each edge and cause; entries of edges that are gone are left out."""
-    keep = edge != NONE
-    key, ns = edge[keep].astype(np.int64) * len(IDLE) + cause[keep], ns[keep]
+    """One entry for each edge and cause."""
+    key = edge.astype(np.int64) * len(IDLE) + cause
     order = np.argsort(key, kind="stable")
     key, ns = key[order], ns[order]
     first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])) if len(key) else np.empty(0, np.int64)

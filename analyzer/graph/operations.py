@@ -57,7 +57,11 @@ class Operations:
 
     def launch_start(self, at: Any = slice(None)) -> Int64:
         """When the calls of these operations started; of those without one, when the operation did."""
-        found: Int64 = np.where(self.linked[at], self.trace.start_ns[self.launch[at]], self.start[at])
+        launch = self.launch[at]
+        found: Int64 = self.start[at].copy()
+        for part in blocks(len(found)):
+            linked = launch[part] != NONE
+            found[part][linked] = self.trace.start_ns[launch[part][linked]]
         return found
 
     @cached_property
@@ -126,13 +130,17 @@ def merge_operations(timelines: Sequence[Timeline]) -> Operations:
 class Calls:
     """Calls that launch or wait, and step marks, by (thread, start): c of them."""
 
+    trace: Trace
     row: Index
     thread: Index
     start: Int64
-    end: Int64
     waits: Bool
     """[c] the call's return depends on the device, so it is a point of its own."""
     mark: Bool
+
+    def end(self, at: Index) -> Int64:
+        """[k] when these are over: a mark at once."""
+        return np.where(self.mark[at], self.start[at], self.trace.end_ns[self.row[at]])
 
 
 @dataclass
@@ -277,15 +285,14 @@ def collect_calls(
     waits[np.searchsorted(rows, queue)] = True
     if not len(marks) and len(every) == 1:  # in order as they are
         mark = np.zeros(len(rows), np.bool_)
-        return Calls(rows, trace.thread[rows], trace.start_ns[rows], trace.end_ns[rows], waits, mark)
+        return Calls(trace, rows, trace.thread[rows], trace.start_ns[rows], waits, mark)
     row = np.concatenate([rows, marks, marks])
     start = np.concatenate([trace.start_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
-    end = np.concatenate([trace.end_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
     waits = np.concatenate([waits, np.zeros(2 * len(marks), np.bool_)])
     mark = np.arange(len(row)) >= len(rows)
     thread = trace.thread[row]
     order = np.lexsort((~mark, start, thread))
-    return Calls(row[order], thread[order], start[order], end[order], waits[order], mark[order])
+    return Calls(trace, row[order], thread[order], start[order], waits[order], mark[order])
 
 
 def own_operation(operations: Operations, calls: Int64) -> Int64:

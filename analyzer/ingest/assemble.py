@@ -79,20 +79,22 @@ def assemble(
     """
     health = list(notes)
     order = _usable_in_order(rows, health)
-    place = np.full(len(rows.kind), NONE, np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
+    count = len(rows.kind)
     kind, start, end = (_taken(rows, column, order) for column in ("kind", "start_ns", "end_ns"))
-    columns = {
-        column: _taken(rows, column, order)
-        for column in ("name_code", "process", "thread", "device", "stream", "correlation", "bytes")
-    }
-    columns["correlation"][columns["correlation"] <= 0] = NONE
+    columns = {}
+    for column in ("correlation", "bytes", "name_code", "process", "thread", "device", "stream"):
+        values = _taken(rows, column, order)
+        if column == "correlation":
+            values[values <= 0] = NONE
+        columns[column] = narrowed(values, np.int8, np.int16)
+        del values
     operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
     end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
     launch = narrowed(_launches(kind, start, end, operation, columns, health))
+    place = np.full(count, NONE, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
     del order, operation
     integers, texts = _moved((rows.integers, rows.texts), place)
-    columns = {column: narrowed(columns.pop(column), np.int8, np.int16) for column in tuple(columns)}
     return Trace(
         name=name,
         format=format,
@@ -118,14 +120,14 @@ def assemble(
     )
 
 
-def _taken(rows: Rows, column: str, order: Int64) -> Any:
+def _taken(rows: Rows, column: str, order: Index) -> Any:
     """A column in its final order, taken out of the rows."""
     values = getattr(rows, column)[order]
     setattr(rows, column, values[:0])
     return values
 
 
-def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
+def _usable_in_order(rows: Rows, health: list[Note]) -> Index:
     """Indices of the rows with a usable time, sorted by (start, -end, index)."""
     start, end = rows.start_ns, rows.end_ns
     bad = rows.untimed | (end < start) | (start <= -FARTHEST_NS) | (end >= FARTHEST_NS)
@@ -156,7 +158,8 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
         tied[:-1] |= same
         at = np.flatnonzero(tied)
         order[at] = order[at[np.lexsort((-end[order[at]], begun[at]))]]
-    return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
+    found = kept[order] if len(kept) < len(bad) else order
+    return np.asarray(found, index_type(len(bad)))
 
 
 def _moved(groups: Sequence[dict[str, Sparse]], place: Int32) -> list[dict[str, Sparse]]:
