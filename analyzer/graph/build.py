@@ -87,7 +87,12 @@ def _launch_edges(
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
     # What started sooner than is usual shows that it could.
-    weight = np.minimum(nominal.launch(at) + late[at], operations.start[at] - operations.launch_start(at))
+    weight = Weights.empty(len(at))
+    for part in blocks(len(at)):
+        some = at[part]
+        weight[part] = np.minimum(
+            nominal.launch(some) + late[some], operations.start[some] - operations.launch_start(some)
+        )
     edges.add(source, op_point[at], weight, Edge.LAUNCH)
 
 
@@ -203,8 +208,11 @@ def _finish(
     point[count - len(returns) :] = Point.RETURN
     row_of_call = calls.row
     vars(calls).clear()  # whoever called still holds it
-    vars(operations).update(start=time[1 : 1 + m], end=None)
+    vars(operations).update(start=time[1 : 1 + m], end=None)  # the same numbers, in the same room
+    marks = np.flatnonzero(point == Point.MARK)
+    mark_ns = time[marks]
     order = _order(operations, time, point)
+    del time
     row, device = operations.used_up()
     place = np.empty(count, order.dtype)
     place[order] = places(count)
@@ -214,9 +222,11 @@ def _finish(
         casting="same_kind",
     )
     point, ref = point[order], ref[order]
-    mark_ns = time[order[np.flatnonzero(point == Point.MARK)]]
-    del time, order, row_of_call
+    mark_ns = mark_ns[np.argsort(place[marks])]
+    del order, row_of_call
     source, target, weight, flags, new_edge = edges.placed(place)
+    operation_point = place[1 : 1 + m].copy()
+    del place
     host_edge = np.concatenate([new_edge[edge] for edge, _, _ in on_host])
     host_cause, host_ns = (np.concatenate([part[i] for part in on_host]) for i in (1, 2))
     on_host.clear()
@@ -240,48 +250,43 @@ def _finish(
         delay_ns=np.zeros(m, np.int64),
         host_edge=host_edge, host_cause=host_cause, host_ns=Weights.of(host_ns),
         mark_ns=mark_ns,
-        operation_point=place[1 : 1 + m].copy(), queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
+        operation_point=operation_point, queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,
     )  # fmt: skip
     return replace(graph, delay_ns=_unexplained_delays(graph, nominal.explained_ns))
 
 
 def _order(operations: Operations, time: Int64, point: Int8) -> Index:
-    """The provisional points in an order in which every edge goes forward.
+    """The provisional points in an order in which every edge goes forward. Their times are used up.
 
     Equal times: operations, then returns, then calls; an operation never before its own launch.
     """
-    m = len(operations.row)
     rank = np.array([0, 1, 3, 2, 3], np.int8)[point]
-    key = time.copy()
-    for part in blocks(m):
-        first, launched, start = operations.first[part], operations.launch_start(part), operations.start[part]
-        late = first & (launched >= start)
-        key[1 : 1 + m][part][late] = launched[late]
-        rank[1 : 1 + m][part][late] = 4
-    key[1 : 1 + m] = _not_before_predecessors(operations, key[1 : 1 + m])
-    rank[1 : 1 + m][key[1 : 1 + m] > time[1 : 1 + m]] = 4
-    rank[0], key[0] = -1, min(int(key.min()), operations.trace.origin_ns)
-    low, high = int(key[0]), int(key.max())
+    _move_behind(operations, time[1 : 1 + len(operations.row)], rank[1 : 1 + len(operations.row)])
+    rank[0], time[0] = -1, min(int(time.min()), operations.trace.origin_ns)
+    low, high = int(time[0]), int(time.max())
     if high - low >= LONGEST_NS:
-        return np.lexsort((rank, key)).astype(index_type(len(key)))
+        return np.lexsort((rank, time)).astype(index_type(len(time)))
     # Both as one number: a single sort, of what is three runs in order one behind the other.
-    key -= low
-    key *= 8
-    key += rank
-    return np.argsort(key, kind="stable").astype(index_type(len(key)))
+    time -= low
+    time *= 8
+    time += rank
+    return np.argsort(time, kind="stable").astype(index_type(len(time)))
 
 
-def _not_before_predecessors(operations: Operations, key: Int64) -> Int64:
-    """Where skewed clocks moved an operation behind its launch, those after it on its stream move with it."""
-    moved = np.flatnonzero(key > operations.start)
-    if not len(moved):
-        return key
-    result = key.copy()
-    for lane in ascending(operations.lane[moved]).tolist():
+def _move_behind(operations: Operations, start: Int64, rank: Int8) -> None:
+    """Operations before their launches, by skewed clocks, move behind them, and those after them on their stream with them."""
+    moved = [np.empty(0, np.int64)]
+    for part in blocks(len(start)):
+        launched = operations.launch_start(part)
+        late = np.flatnonzero(operations.first[part] & (launched >= start[part])) + part.start
+        rank[late] = 4
+        moved.append(late[launched[late - part.start] > start[late]])
+        start[late] = launched[late - part.start]
+    for lane in ascending(operations.lane[np.concatenate(moved)]).tolist():
         mine = np.flatnonzero(operations.lane == lane)
-        result[mine] = np.maximum.accumulate(key[mine])
-    return result
+        start[mine] = np.maximum.accumulate(start[mine])
+        rank[mine[start[mine] > operations.trace.start_ns[operations.row[mine]]]] = 4
 
 
 def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:

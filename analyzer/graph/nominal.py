@@ -81,7 +81,8 @@ def _launch_latencies(
 ) -> tuple[Int8, Int64, int]:  # fmt: skip
     """[m] kind of each operation's launch; of each kind, and over all: medians from launch call to operation."""
     trace = operations.trace
-    delay = operations.start - operations.launch_start()
+    delay = operations.launch_start()
+    np.subtract(operations.start, delay, out=delay)
     special = excess[1] != CODE["launch-call"]
     np.subtract.at(delay, excess[0][special], excess[2][special])
     at = where(operations.first & (delay >= 0) & (delay <= LAUNCH_LATENCY_NS))  # of use

@@ -58,10 +58,9 @@ class Operations:
     def launch_start(self, at: Any = slice(None)) -> Int64:
         """When the calls of these operations started; of those without one, when the operation did."""
         launch = self.launch[at]
-        found: Int64 = self.start[at].copy()
-        for part in blocks(len(found)):
-            linked = launch[part] != NONE
-            found[part][linked] = self.trace.start_ns[launch[part][linked]]
+        found: Int64 = self.trace.start_ns[launch]
+        if len(loose := np.flatnonzero(launch == NONE)):
+            found[loose] = self.start[at][loose]
         return found
 
     @cached_property
@@ -155,7 +154,8 @@ class Edges:
     """How many there are so far."""
 
     def add(
-        self, source: Index, target: Index, weight: Int64 | int, kind: Edge, *, passes: bool = False, modelled: bool = True
+        self, source: Index, target: Index, weight: Int64 | Weights, kind: Edge, *, passes: bool = False,
+        modelled: bool = True,
     ) -> None:  # fmt: skip
         n = len(source)
         self.count += n
@@ -164,7 +164,7 @@ class Edges:
         self.parts.append(
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
-                Weights.of(np.broadcast_to(np.asarray(weight), n)),
+                weight if isinstance(weight, Weights) else Weights.of(weight),
                 constant(kind | PASSES * passes | MODELLED * modelled, n, np.int8),
             )
         )  # fmt: skip

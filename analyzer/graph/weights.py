@@ -28,6 +28,8 @@ class Weights:
         ns = np.asarray(ns)
         if ns.strides == (0,) and len(ns) and abs(int(ns[0])) <= _LONGEST:
             return cls(np.broadcast_to(ns[:1].astype(np.int32), len(ns)), *_NOTHING)
+        if ns.dtype == np.int32 and not (ns == _BEYOND).any():
+            return cls(ns, *_NOTHING)
         made = cls.empty(len(ns))
         for part in blocks(len(ns)):
             made[part] = ns[part]
