@@ -17,8 +17,8 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among, first_places
 from analyzer.graph import MODELLED, PASSES, Edge, Graph, Point
-from analyzer.graph.weights import NEVER, durations
 from analyzer.intervals import ascending
+from analyzer.nanoseconds import NEVER, durations
 from analyzer.narrow import blocks, where
 from analyzer.trace import NONE, Bool, Index, Int64
 

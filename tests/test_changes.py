@@ -22,7 +22,7 @@ from analyzer.changes import (
     without_waits,
 )
 from analyzer.graph import Edge, Graph
-from analyzer.graph.weights import Weights
+from analyzer.nanoseconds import Nanoseconds
 from analyzer.replay import replay
 from tests.build import Event, Time, call, copy, kernel, op, step, sync
 from tests.programs import random_study
@@ -71,7 +71,7 @@ def test_host_time_may_add_up_to_more_than_narrow_weights_hold(ns: int) -> None:
         of,
         host_edge=edges,
         host_cause=np.repeat(of.host_cause, 2),
-        host_ns=Weights.of(np.full(len(edges), ns)),
+        host_ns=Nanoseconds.of(np.full(len(edges), ns)),
     )
     after = without_host(IDLE)(many)
     emptied = np.isin(np.arange(len(of.weight_ns)), of.host_edge)

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "analyzer"
 
 LAYERS: tuple[set[str], ...] = (
     {"machine_code", "narrow"},
-    {"classes", "errors", "compiled", "intervals", "distinct", "heap", "lean", "units"},
+    {"classes", "errors", "compiled", "intervals", "distinct", "heap", "lean", "nanoseconds", "units"},
     {"trace", "sharing"},
     {"ingest", "kernels", "facts", "shapes", "lookup", "run", "align"},
     {"host", "hardware", "formulas", "matching", "stragglers"},

@@ -23,7 +23,8 @@ from analyzer.attribution.calls import Calls
 from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET, Blocking, Gaps, Timeline, exposed
 from analyzer.intervals import Intervals
-from analyzer.narrow import blocks, index_type, where
+from analyzer.nanoseconds import Nanoseconds
+from analyzer.narrow import blocks, where
 from analyzer.trace import Bool, Index, Int8, Int64
 
 CATEGORIES = {
@@ -98,7 +99,7 @@ class Idle:
     gaps: Gaps = field(repr=False)
     first: Index
     """[g + 1] where each gap's pieces begin."""
-    offset: Index
+    offset: Nanoseconds
     """[k] ns from the gap's start."""
     row: Index
     code: Int8
@@ -120,7 +121,7 @@ class Idle:
         end = np.empty_like(start)
         end[:-1] = start[1:]
         if stop < len(self):
-            end[-1:] = self.gaps.start[high] + self.offset[stop]
+            end[-1:] = self.gaps.start[high] + self.offset[stop : stop + 1]
         closes = np.flatnonzero((count > 0) & (self.first[low + 1 : high + 2] <= stop))
         end[bounds[closes + 1] - first - 1] = self.gaps.end[low + closes]
         gap = np.repeat(np.arange(low, low + len(count), dtype=self.first.dtype), count)
@@ -168,20 +169,6 @@ class Idle:
     @property
     def modelled(self) -> Bool:
         return np.asarray(self.code % 2 > 0)
-
-
-def kept(pieces: Pieces, gaps: Gaps) -> Idle:
-    """Pieces, used up, as an attribution keeps them."""
-    longest = int((gaps.end - gaps.start).max(initial=0))
-    offset, code = np.empty(len(pieces), index_type(longest)), np.empty(len(pieces), np.int8)
-    for part in blocks(len(pieces)):
-        offset[part] = pieces.start[part] - gaps.start[pieces.gap[part]]
-        code[part] = (pieces.cause[part] * 3 + pieces.side[part]) * 2 + pieces.modelled[part]
-    first = np.zeros(len(gaps) + 1, index_type(len(pieces)))
-    np.cumsum(np.bincount(pieces.gap, minlength=len(gaps)), out=first[1:])
-    row = pieces.row
-    vars(pieces).clear()
-    return Idle(gaps, first, offset, row, code)
 
 
 def take(pieces: Pieces, at: Index) -> Pieces:

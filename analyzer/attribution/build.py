@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from analyzer import compiled
-from analyzer.attribution import CODE, GENERIC, HOST, STAGING_NS, SUBMITTED, UNLINKED, Attribution, Pieces, kept, take
+from analyzer.attribution import CODE, GENERIC, HOST, STAGING_NS, SUBMITTED, UNLINKED, Attribution, Idle, Pieces, take
 from analyzer.attribution.calls import Calls
 from analyzer.attribution.host_side import host_side
-from analyzer.attribution.pieces import in_time_order, stretch, with_cause
+from analyzer.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
 from analyzer.device_timeline import Blocking, Gaps, Timeline, blocking_calls
 from analyzer.heap import give_back_small
 from analyzer.host import Doing
 from analyzer.intervals import Overlaps, ascending
-from analyzer.narrow import constant, index_type, where
+from analyzer.narrow import blocks, constant, index_type, where
 from analyzer.trace import NONE, Index, Int8, Int64
 
 CREDIT_LAUNCHES = 1_000  # a queue this deep has refilled, whatever a synchronisation before it cost
@@ -33,17 +34,15 @@ def attribute(timeline: Timeline) -> Attribution:
     low, high = UNEXPLAINED_NS
     explained = int(min(max(low, UNEXPLAINED_GAPS * (queued or 0)), high))
     calls = Calls(timeline)
-    pieces = in_time_order(
-        [
-            *host_side(timeline, gaps, blocking, calls),
-            *_submitted_side(timeline, gaps, calls, latency, explained),
-            *_unlinked(gaps),
-        ]
+    found = chain(
+        host_side(timeline, gaps, blocking, calls),
+        _submitted_side(timeline, gaps, calls, latency, explained),
+        _unlinked(gaps),
     )
-    pieces = _refills(timeline, pieces, blocking)
+    idle = _refills(timeline, joined([cut(pieces, gaps) for pieces in found], gaps), blocking)
     timeline.forget()
     give_back_small()
-    return Attribution(timeline, kept(pieces, gaps), blocking, latency, queued, explained, calls)
+    return Attribution(timeline, idle, blocking, latency, queued, explained, calls)
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:
@@ -65,9 +64,17 @@ def _queued_gap(gaps: Gaps) -> int | None:
 
 def _submitted_side(timeline: Timeline, gaps: Gaps, calls: Calls, latency: int, explained: int) -> Iterable[Pieces]:
     """From the launch call's start to the operation's (rules 6 and 7)."""
-    every = where(~gaps.unlinked & (gaps.submitted < gaps.end))
+    submitted = where(~gaps.unlinked & (gaps.submitted < gaps.end))
+    for part in blocks(len(submitted)):
+        yield from _submitted(timeline, gaps, submitted[part], calls, latency, explained)
+
+
+def _submitted(
+    timeline: Timeline, gaps: Gaps, every: Index, calls: Calls, latency: int, explained: int
+) -> Iterable[Pieces]:  # fmt: skip
+    """The same in these gaps."""
     begin, running, end = gaps.submitted[every], gaps.returned[every], gaps.end[every]
-    row = gaps.launch[every]
+    row = timeline.launch[gaps.closing[every]]
     into_idle = timeline.trace.start_ns[row] >= gaps.start[every]
     late = np.minimum(begin + latency, running)
     yield stretch(begin, late, every, "launch-latency", row)
@@ -106,38 +113,45 @@ def _unlinked(gaps: Gaps) -> Iterable[Pieces]:
     yield with_cause(Overlaps(start, end, at, none), CODE["device-unknown"], UNLINKED, none)
 
 
-def _refills(timeline: Timeline, pieces: Pieces, blocking: Blocking) -> Pieces:
+def _refills(timeline: Timeline, idle: Idle, blocking: Blocking) -> Idle:
     """Rule 5: generic host time after a blocking call is the call's, as far as the call had waited on running work."""
-    generic = where((pieces.side == HOST) & np.isin(pieces.cause, GENERIC))
     calls = np.flatnonzero(blocking.busy_ns > 0)
-    if not len(generic) or not len(calls):
-        return pieces
-    trace = timeline.trace
+    if not len(calls):
+        return idle
+    trace, cuts = timeline.trace, list[Cut]()
     calls = calls[np.argsort(trace.end_ns[blocking.row[calls]], kind="stable")]
     returned = trace.end_ns[blocking.row[calls]]
     launches = np.sort(trace.start_ns[ascending(timeline.launch[timeline.linked])])
-    taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
-    source = {kind: np.full(len(generic), NONE, index_type(len(trace))) for kind in ("sync", "copy")}
-    compiled.call(
-        spend_credit,
-        len(generic) + len(calls),
-        (
-            pieces.start[generic], pieces.end[generic] - pieces.start[generic],
-            np.searchsorted(launches, pieces.start[generic]), returned, blocking.busy_ns[calls],
-            np.searchsorted(launches, returned), blocking.is_copy[calls], blocking.row[calls], CREDIT_LAUNCHES,
-        ),
-        (taken["sync"], taken["copy"], source["sync"], source["copy"]),
+    credit = (
+        returned, blocking.busy_ns[calls], np.searchsorted(launches, returned), blocking.is_copy[calls], blocking.row[calls],
     )  # fmt: skip
-    return _relabel(pieces, generic, taken, source)
+    gaps, size, so_far = idle.gaps, len(idle) + len(calls), np.zeros(2, np.int64)
+    for part in idle.parts():
+        generic = where((part.side == HOST) & np.isin(part.cause, GENERIC))
+        start = part.start[generic]
+        taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
+        source = {kind: np.full(len(generic), NONE, index_type(len(trace))) for kind in ("sync", "copy")}
+        compiled.call(
+            spend_credit,
+            size,
+            (start, part.end[generic] - start, np.searchsorted(launches, start), *credit, CREDIT_LAUNCHES),
+            (so_far, taken["sync"], taken["copy"], source["sync"], source["copy"]),
+        )
+        cuts.append(cut(_relabel(part, generic, taken, source), gaps))
+    del idle, part
+    return joined(cuts, gaps)
 
 
 def spend_credit(
     start: Any, length: Any, launched: Any, returned: Any, credit: Any, launched_at: Any, is_copy: Any, row: Any, lapse: int,
-    by_sync: Any, by_copy: Any, sync_row: Any, copy_row: Any,
+    so_far: Any, by_sync: Any, by_copy: Any, sync_row: Any, copy_row: Any,
 ) -> None:  # fmt: skip
-    """For each piece how much of it the blocking calls before it pay, oldest first. Both sides in time order."""
-    oldest = 0
-    spent = 0
+    """For each piece how much of it the blocking calls before it pay, oldest first. Both sides in time order.
+
+    `so_far` is where the pieces before have left off: the oldest call with credit, and what of it is spent.
+    """
+    oldest = so_far[0]
+    spent = so_far[1]
     for i in range(len(start)):
         need = length[i]
         while oldest < len(returned) and need > 0 and returned[oldest] <= start[i]:
@@ -156,6 +170,8 @@ def spend_credit(
                 by_sync[i] += pays
                 if sync_row[i] < 0:
                     sync_row[i] = row[oldest]
+    so_far[0] = oldest
+    so_far[1] = spent
 
 
 def _relabel(pieces: Pieces, generic: Index, taken: dict[str, Int64], source: dict[str, Int64]) -> Pieces:

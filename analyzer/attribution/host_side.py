@@ -26,7 +26,6 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) 
     keep = where((parts.end > parts.start) & ~gaps.unlinked)
     if not len(keep):
         return
-    left = Overlaps(parts.start[keep], parts.end[keep], keep, constant(NONE, len(keep), np.int32))
     host = timeline.host
     passes = list(_candidates(gaps, host))
     returned = np.sort(timeline.trace.end_ns[blocking.row])
@@ -38,15 +37,15 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) 
         return with_cause(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
 
     active = {t: _active(s) for t, s in host.segments.items()}
-    for threads in passes:
-        left, pieces = _claim(left, threads, active, by_record)
-        yield from pieces
-    if not timeline.trace.has_frames:
-        holes = {t: _holes(timeline, s) for t, s in host.segments.items()}
-        for threads in passes:
-            left, pieces = _claim(left, threads, holes, by_hole)
-            yield from pieces
-    yield with_cause(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))
+    holes = {} if timeline.trace.has_frames else {t: _holes(timeline, s) for t, s in host.segments.items()}
+    for block in blocks(len(keep)):
+        some = keep[block]
+        left = Overlaps(parts.start[some], parts.end[some], some, constant(NONE, len(some), np.int32))
+        for segments, give in ((active, by_record), (holes, by_hole)):
+            for threads in passes if segments else ():
+                left, pieces = _claim(left, threads, segments, give)
+                yield from pieces
+        yield with_cause(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))
 
 
 def _candidates(gaps: Gaps, host: Host) -> Iterable[Index]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from analyzer.attribution import CODE, SUBMITTED, Pieces
+from analyzer.attribution import CODE, SUBMITTED, Idle, Pieces
+from analyzer.device_timeline import Gaps
 from analyzer.intervals import Overlaps
-from analyzer.trace import Index, Int64
+from analyzer.nanoseconds import Nanoseconds, concatenated, rearranged
+from analyzer.narrow import blocks, index_type
+from analyzer.trace import Index, Int8, Int64
 
 
 def stretch(start: Int64, end: Int64, gap: Index, cause: str, row: Index) -> Pieces:
@@ -41,3 +46,45 @@ def in_time_order(parts: list[Pieces]) -> Pieces:
         column = np.concatenate([vars(part).pop(name) for part in parts])
         columns.append(column if order is None else column[order])
     return Pieces(*columns)
+
+
+class Cut(NamedTuple):
+    """Pieces as an attribution keeps them: each ends where the next one of its gap begins."""
+
+    gap: Index
+    offset: Nanoseconds
+    """[k] ns from the gap's start."""
+    row: Index
+    code: Int8
+    """[k] cause, side and whether it is modelled, as one number."""
+
+
+def cut(pieces: Pieces, gaps: Gaps) -> Cut:
+    """Pieces of these gaps in half the room."""
+    offset, code = Nanoseconds.empty(len(pieces)), np.empty(len(pieces), np.int8)
+    for part in blocks(len(pieces)):
+        offset[part] = pieces.start[part] - gaps.start[pieces.gap[part]]
+        code[part] = (pieces.cause[part] * 3 + pieces.side[part]) * 2 + pieces.modelled[part]
+    return Cut(pieces.gap.astype(index_type(len(gaps)), copy=False), offset, pieces.row, code)
+
+
+def joined(cuts: list[Cut], gaps: Gaps) -> Idle:
+    """All of them, which are used up, in time order."""
+    gaps_of, offsets, rows, codes = (list[Any](column) for column in zip(*cuts, strict=True))
+    cuts.clear()
+    gap, offset = np.concatenate(gaps_of), concatenated(offsets)
+    gaps_of.clear()
+    start = gaps.start[gap]
+    for part in blocks(len(start)):
+        start[part] += offset[part]
+    order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable").astype(index_type(len(start)))
+    del start
+    first = np.zeros(len(gaps) + 1, index_type(len(gap)))
+    np.cumsum(np.bincount(gap, minlength=len(gaps)), out=first[1:])
+    del gap
+    row = np.concatenate(rows)
+    rows.clear()
+    code = np.concatenate(codes)
+    if order is not None:
+        offset, row, code = rearranged(offset, order), row[order], code[order]
+    return Idle(gaps, first, offset, row, code)

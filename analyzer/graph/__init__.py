@@ -22,7 +22,7 @@ import numpy as np
 
 from analyzer.classes import dataclass
 from analyzer.device_timeline import Timeline
-from analyzer.graph.weights import Weights
+from analyzer.nanoseconds import Nanoseconds
 from analyzer.narrow import blocks, index_type
 from analyzer.trace import NONE, Bool, Index, Int8, Int64, Trace
 
@@ -70,7 +70,7 @@ class Graph:
     """[e] point."""
     target: Index
     """[e] point, ascending."""
-    weight_ns: Weights
+    weight_ns: Nanoseconds
     """[e] without the duration of the source where that `passes`."""
     flags: Int8
     """[e] its Edge, PASSES and MODELLED as one number."""
@@ -85,7 +85,7 @@ class Graph:
     host_edge: Index
     """[h] host time on edges, by cause: the edge it is part of, ascending, `host_cause` (index into IDLE), `host_ns`."""
     host_cause: Int8
-    host_ns: Weights
+    host_ns: Nanoseconds
     mark_ns: Int64
     """[marks] measured, in the order of their points."""
     operation_point: Index

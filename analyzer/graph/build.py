@@ -27,9 +27,9 @@ from analyzer.graph.operations import (
     waited_for,
 )
 from analyzer.graph.waits import Waits, event_waits
-from analyzer.graph.weights import Weights, durations
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
+from analyzer.nanoseconds import Nanoseconds, durations
 from analyzer.narrow import blocks, index_type, narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
@@ -87,7 +87,7 @@ def _launch_edges(
     late = np.zeros(len(operations.row), np.int64)
     np.add.at(late, extra[0], extra[2])
     # What started sooner than is usual shows that it could.
-    weight = Weights.empty(len(at))
+    weight = Nanoseconds.empty(len(at))
     for part in blocks(len(at)):
         some = at[part]
         weight[part] = np.minimum(
@@ -248,7 +248,7 @@ def _finish(
         source=source, target=target, weight_ns=weight, flags=flags,
         row=row, device=device, duration_ns=duration,
         delay_ns=np.zeros(m, np.int64),
-        host_edge=host_edge, host_cause=host_cause, host_ns=Weights.of(host_ns),
+        host_edge=host_edge, host_cause=host_cause, host_ns=Nanoseconds.of(host_ns),
         mark_ns=mark_ns,
         operation_point=operation_point, queued_gap_ns=nominal.queued_ns, graph_gap_ns=nominal.graph_ns,
         launch_ns=nominal.launch_ns,

@@ -46,7 +46,8 @@ def add_host_edges(
     if c and (calls.thread == calls.thread[0]).all():  # nobody hands over
         edges.add(source, call_point, np.maximum(calls.start - begin, 0), Edge.THREAD, modelled=False)
         alike = (constant(int(calls.thread[0]), c, np.int32), constant(0, c, np.int32))
-        return Spans(places(c), begin, np.maximum(calls.start, begin), *alike)
+        late = calls.start if (calls.start >= begin).all() else np.maximum(calls.start, begin)
+        return Spans(places(c), begin, late, *alike)
     giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end(before), begin)))
     handed = giver != NONE
     giver_returns = handed & (return_point[giver] != NONE)

@@ -15,9 +15,9 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import Blocking, Timeline, several
 from analyzer.distinct import are_first, present
 from analyzer.graph import MODELLED, PASSES, Edge
-from analyzer.graph.weights import Weights
 from analyzer.host import Doing, Host
 from analyzer.intervals import ascending
+from analyzer.nanoseconds import Nanoseconds
 from analyzer.narrow import blocks, constant, index_type, places, where
 from analyzer.trace import NONE, Bool, Index, Int64, Kind, Trace
 
@@ -154,7 +154,7 @@ class Edges:
     """How many there are so far."""
 
     def add(
-        self, source: Index, target: Index, weight: Int64 | Weights, kind: Edge, *, passes: bool = False,
+        self, source: Index, target: Index, weight: Int64 | Nanoseconds, kind: Edge, *, passes: bool = False,
         modelled: bool = True,
     ) -> None:  # fmt: skip
         n = len(source)
@@ -164,7 +164,7 @@ class Edges:
         self.parts.append(
             (
                 source.astype(self.kind_of_point, copy=False), target.astype(self.kind_of_point, copy=False),
-                weight if isinstance(weight, Weights) else Weights.of(weight),
+                weight if isinstance(weight, Nanoseconds) else Nanoseconds.of(weight),
                 constant(kind | PASSES * passes | MODELLED * modelled, n, np.int8),
             )
         )  # fmt: skip
@@ -183,7 +183,7 @@ class Edges:
         kept = int((new != NONE).sum())
         types: tuple[Any, ...] = (place.dtype, place.dtype, None, np.int8)
         for i, kind in enumerate(types):
-            parts, columns[i] = columns[i], np.empty(kept, kind) if kind else Weights.empty(kept)
+            parts, columns[i] = columns[i], np.empty(kept, kind) if kind else Nanoseconds.empty(kept)
             first = 0
             for part in parts:
                 for some in blocks(len(part)):
@@ -310,8 +310,10 @@ def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
     found = np.full(len(begin), NONE, np.int64)
     if not len(begin):
         return found
-    by_end = np.argsort(operations.end, kind="stable").astype(index_type(len(operations.end)))
-    ends = operations.end[by_end]
+    ends, by_end = operations.end, places(len(operations.end))
+    if (ends[1:] < ends[:-1]).any():
+        by_end = np.argsort(ends, kind="stable").astype(by_end.dtype)
+        ends = ends[by_end]
     last = np.searchsorted(ends, end, side="right") - 1
     compiled.call(
         sweep_waited,

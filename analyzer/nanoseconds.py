@@ -1,4 +1,4 @@
-"""Nanoseconds of the edges of a graph, in half the room: hardly any takes longer than a second or two."""
+"""Columns of nanoseconds in half the room: hardly a stretch of time takes longer than a second or two."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.narrow import blocks, index_type
-from analyzer.trace import Bool, Index, Int32, Int64
 
-NEVER = -(1 << 60)  # weight of an edge that holds nothing back
+Bool = NDArray[np.bool_]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Index = NDArray[np.signedinteger[Any]]
+
+NEVER = -(1 << 60)  # before everything else: an edge of a graph that holds nothing back
 _BEYOND = -(1 << 31)  # in the narrow column: kept beside it, or NEVER where it is not
 _LONGEST = (1 << 31) - 1
 
 
-class Weights:
+class Nanoseconds:
     """[n] ns, read and written like a column of 64 bits, by places, by mask or by slice."""
 
     def __init__(self, short: Int32, far: Index, far_ns: Int64) -> None:
@@ -23,7 +28,7 @@ class Weights:
         """`far`: places of those beyond 32 bits, ascending, and what they are."""
 
     @classmethod
-    def of(cls, ns: Any) -> Weights:
+    def of(cls, ns: Any) -> Nanoseconds:
         """These whole numbers."""
         ns = np.asarray(ns)
         if ns.strides == (0,) and len(ns) and abs(int(ns[0])) <= _LONGEST:
@@ -36,7 +41,7 @@ class Weights:
         return made
 
     @classmethod
-    def empty(cls, count: int) -> Weights:
+    def empty(cls, count: int) -> Nanoseconds:
         """So many, to be written to."""
         return cls(np.empty(count, np.int32), *_NOTHING)
 
@@ -82,9 +87,9 @@ class Weights:
             kept = ~np.isin(self.far, self._places(at)[marked])
             self.far, self.far_ns = self.far[kept], self.far_ns[kept]
 
-    def copy(self) -> Weights:
+    def copy(self) -> Nanoseconds:
         """One of its own to write to."""
-        return Weights(self.short.copy(), self.far, self.far_ns)
+        return Nanoseconds(self.short.copy(), self.far, self.far_ns)
 
     def change(self, mask: Bool, by: Callable[[Int64], Any]) -> None:
         """Those that the mask says become what `by` makes of them."""
@@ -93,9 +98,9 @@ class Weights:
             if len(at):
                 self[at] = by(self[at])
 
-    def with_inserted(self, at: Index, ns: int) -> Weights:
+    def with_inserted(self, at: Index, ns: int) -> Nanoseconds:
         """One with as many more of `ns`, each before the place that `numpy.insert` would take."""
-        made = Weights(
+        made = Nanoseconds(
             np.insert(self.short, at, 0), self.far + np.searchsorted(at, self.far, side="right"), self.far_ns
         )
         made[np.asarray(at + np.arange(len(at)))] = ns
@@ -109,6 +114,24 @@ class Weights:
 
 
 _NOTHING: tuple[Any, Any] = (np.empty(0, index_type(0)), np.empty(0, np.int64))
+
+
+def concatenated(parts: list[Nanoseconds]) -> Nanoseconds:
+    """All of them, which are used up, one behind the other."""
+    made, first = Nanoseconds.empty(sum(map(len, parts))), 0
+    for part in parts:
+        made[first : first + len(part)] = part[:]
+        first += len(part)
+    parts.clear()
+    return made
+
+
+def rearranged(ns: Nanoseconds, order: Index) -> Nanoseconds:
+    """Those at these places."""
+    made = Nanoseconds.empty(len(order))
+    for part in blocks(len(order)):
+        made[part] = ns[order[part]]
+    return made
 
 
 def durations(ns: Int64) -> Index:

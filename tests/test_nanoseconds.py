@@ -1,9 +1,9 @@
-"""Edge weights in 32 bits against a plain column of 64."""
+"""Nanoseconds in 32 bits against a plain column of 64."""
 
 import numpy as np
 import pytest
 
-from analyzer.graph.weights import NEVER, Weights
+from analyzer.nanoseconds import NEVER, Nanoseconds
 
 VALUES = np.array(
     [0, -5, 7, 2**31 - 1, 2**31, -(2**31) + 1, -(2**31), -(2**31) - 1, 3 << 40, -(3 << 40), NEVER], np.int64
@@ -11,13 +11,13 @@ VALUES = np.array(
 
 
 def test_what_is_written_is_read_whatever_it_is() -> None:
-    assert Weights.of(VALUES)[:].tolist() == VALUES.tolist()
-    assert Weights.of(np.broadcast_to(np.int64(3 << 40), 5))[:].tolist() == [3 << 40] * 5
-    assert Weights.of(np.empty(0, np.int64))[:].tolist() == []
+    assert Nanoseconds.of(VALUES)[:].tolist() == VALUES.tolist()
+    assert Nanoseconds.of(np.broadcast_to(np.int64(3 << 40), 5))[:].tolist() == [3 << 40] * 5
+    assert Nanoseconds.of(np.empty(0, np.int64))[:].tolist() == []
 
 
 def test_only_what_is_long_takes_more_room() -> None:
-    made = Weights.of(VALUES)
+    made = Nanoseconds.of(VALUES)
     assert made.short.dtype == np.int32
     assert made.far_ns.tolist() == [2**31, -(2**31), -(2**31) - 1, 3 << 40, -(3 << 40)]
 
@@ -27,7 +27,7 @@ def test_written_like_a_column(seed: int) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(1, 60))
     plain = random.choice(VALUES, n)
-    made = Weights.of(plain)
+    made = Nanoseconds.of(plain)
     for _ in range(30):
         mask = random.random(n) < 0.4
         low, high = sorted(random.integers(0, n + 1, 2).tolist())
