@@ -16,6 +16,7 @@ from analyzer.classes import dataclass
 from analyzer.comparability import other_options, same_conditions, same_devices, same_recording
 from analyzer.kept_run import Lane, Run, middle
 from analyzer.noise import Shift, shift, spread_of_runs
+from analyzer.units import percent
 
 IMPROVED, REGRESSED, SAME = "improved", "regressed", "no difference beyond noise"
 TOO_FEW, NOT_COMPARABLE = "too few steps to tell", "not comparable"
@@ -244,7 +245,7 @@ def _sentence(verdict: str, lane: LaneChange) -> str:
             lane
         )
     text = (
-        f"{moved}, {step.shift.by / step.before_ns:+.1%} "
+        f"{moved}, {percent(step.shift.by / step.before_ns, 1, '+')} "
         f"(95 % interval {step.shift.low / 1e6:+.3f} to {step.shift.high / 1e6:+.3f} ms)"
     )
     if verdict == REGRESSED and step.verdict == SAME:

@@ -24,7 +24,7 @@ from analyzer.lookup import named
 from analyzer.phase import DECODE, MIXED, product_rows
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64, Kind
-from analyzer.units import duration
+from analyzer.units import duration, percent
 from analyzer.utilisation import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes
 
 HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
@@ -142,7 +142,9 @@ class Decoding:
         found = sum(weight_bytes(model, a, b) for a, b in self.spans)
         part = min(parts, default=0.0)
         if not found or part < WHOLE:
-            return Amount(None, f"{SHAPES.format(part)}, none inside graph replays: give their bytes with --weights")
+            return Amount(
+                None, f"{SHAPES.format(percent(part))}, none inside graph replays: give their bytes with --weights"
+            )
         return Amount(found / self.passes.value, "weight operands of the recorded products")
 
     @cached_property

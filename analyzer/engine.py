@@ -26,6 +26,7 @@ from analyzer.phase import MIXED
 from analyzer.replay import replay, wall_ns
 from analyzer.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
 from analyzer.study import Study
+from analyzer.units import percent
 
 GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
 
@@ -162,7 +163,7 @@ def distrust(study: Study) -> str | None:
     if trust.enough:
         return None
     return (
-        f"the unchanged replay is off by {100 * trust.error:+.1f} % and {100 * trust.unexplained:.1f} % of the wall rests "
+        f"the unchanged replay is off by {percent(trust.error, 1, '+')} and {percent(trust.unexplained, 1)} of the wall rests "
         "on waits that nothing recorded explains: together more than 5 %, so no saving is shown"
     )
 

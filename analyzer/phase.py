@@ -18,6 +18,7 @@ from analyzer.costs import Costs
 from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.distinct import present
 from analyzer.trace import NONE, Bool, Int64, Kind
+from analyzer.units import percent
 
 TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"
 
@@ -202,10 +203,10 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
     many, few = (float(time[mask].sum() / time.sum()) for mask in (rows >= MANY_ROWS, rows <= FEW_ROWS))
     typical = int(rows[np.argsort(rows)][np.searchsorted(np.cumsum(time[np.argsort(rows)]), time.sum() / 2)])
     if many >= MOST:
-        why = f"nothing runs backward, and {many:.0%} of the matrix products' time has {MANY_ROWS} rows or more ({typical})"
+        why = f"nothing runs backward, and {percent(many)} of the matrix products' time has {MANY_ROWS} rows or more ({typical})"
         return Phase(PREFILL, why, tokens=typical)
     if few >= MOST:
-        why = f"{few:.0%} of the matrix products' time has {FEW_ROWS} rows or fewer ({typical})"
+        why = f"{percent(few)} of the matrix products' time has {FEW_ROWS} rows or fewer ({typical})"
         trace = timeline.trace
         on = np.zeros(len(trace), np.bool_)
         on[timeline.row[(timeline.start < end_ns) & (timeline.end > start_ns)]] = True
@@ -215,7 +216,9 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
             return Phase(UNKNOWN, f"{why}, but no kernel reads a KV cache")
         return Phase(DECODE, f"{why}, and a kernel reads a KV cache ({cache[:60]})", typical, typical)
     if few + many >= MOST:
-        return Phase(MIXED, f"of the matrix products' time {many:.0%} has {MANY_ROWS} rows or more, {few:.0%} few")
+        return Phase(
+            MIXED, f"of the matrix products' time {percent(many)} has {MANY_ROWS} rows or more, {percent(few)} few"
+        )
     return Phase(UNKNOWN, f"most matrix products have between {FEW_ROWS} and {MANY_ROWS} rows ({typical})")
 
 

@@ -6,6 +6,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
+from analyzer.units import percent
+
 QUIET_S = 2.0
 REDRAW_S = 0.1
 BAR = 30
@@ -42,7 +44,7 @@ class Progress:
             text = f"{what} …"
         else:
             filled = int(BAR * min(max(share, 0.0), 1.0))
-            text = f"{what} [{'#' * filled}{'.' * (BAR - filled)}] {share:4.0%}"
+            text = f"{what} [{'#' * filled}{'.' * (BAR - filled)}] {percent(share)}"
         self.stream.write("\r" + text.ljust(self.length))
         self.stream.flush()
         self.length = max(self.length, len(text))

@@ -23,6 +23,7 @@ from analyzer.kept_run import Run, run_of
 from analyzer.quantity import shown
 from analyzer.record import Recording, Settings, import_torch
 from analyzer.study import Study
+from analyzer.units import percent
 
 NOT_LIMITS = ("against", "unknown", "aggregate", "level")
 SAFE = re.compile(r"[^\w.=-]+")
@@ -93,7 +94,7 @@ class Efficiency:
         self.measured -= 1  # check counts it
         self.check(path, **limits)
         if recording.overhead is not None:
-            self._note(f"recording made a step {recording.overhead:+.0%} longer")
+            self._note(f"recording made a step {percent(recording.overhead, sign='+')} longer")
 
     def check(self, *paths: str | os.PathLike[str], **limits: Any) -> Advice:
         """Hold traces of either format against the limits; several recordings of a device count by their median."""

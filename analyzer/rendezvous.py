@@ -26,6 +26,7 @@ from analyzer.replay import TRUSTED, Replay, moved
 from analyzer.run import PHASES, Overlap, RankSummary, Run, Straggler
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
+from analyzer.units import percent
 
 MOST_MEETINGS = 20_000  # ranks times collectives; beyond it the arrivals alone tell
 NEVER = np.iinfo(np.int64).max
@@ -241,7 +242,7 @@ def priced(run: Run, summaries: Sequence[RankSummary], studies: Sequence[Study])
     measured = max(row.end_ns for row in run.rows) - int(np.median([row.start_ns for row in run.rows]))
     error = (wall - measured) / max(measured, 1)
     if abs(error) > TRUSTED:
-        return _unpriced(run, f"the unchanged replay of all ranks is off by {error:+.1%}")
+        return _unpriced(run, f"the unchanged replay of all ranks is off by {percent(error, 1, '+')}")
     numbers = [row.rank for row in run.rows]
     found = []
     for straggler in run.stragglers:

@@ -16,6 +16,7 @@ from analyzer.facts import documents, fact
 from analyzer.fixes import Fix
 from analyzer.study import Study
 from analyzer.trace import Kind
+from analyzer.units import percent
 
 GRADES = ("measured", "modelled", "assumed")
 """From strong to weak; a finding has the grade of its weakest input."""
@@ -216,7 +217,9 @@ def _needs_operators(study: Study) -> str | None:
 
 def _needs_launches(study: Study) -> str | None:
     linked = float(study.timeline.linked[study.operations].mean()) if len(study.operations) else 0.0
-    return None if linked >= COPY_AND_LAUNCH else f"only {linked:.0%} of the operations have a launch call in the trace"
+    if linked >= COPY_AND_LAUNCH:
+        return None
+    return f"only {percent(linked)} of the operations have a launch call in the trace"
 
 
 def _needs_shapes(study: Study) -> str | None:

@@ -23,6 +23,7 @@ from analyzer.decoding import Amount, Decoding
 from analyzer.facts import value
 from analyzer.phase import PREFILL
 from analyzer.study import Request, Study
+from analyzer.units import percent
 
 TIMES = (2, 4, 8)  # the batch: from a careful step to a bold one
 BITS = ((8, "gt-int8"), (4, "gt-int4"))  # of the weights, and the claim with their ratio to 16 bits
@@ -142,8 +143,8 @@ def first_token(study: Study, decode: Decoding) -> Amount:
         compute = 2 * parameters * request.prompt_tokens / hardware.peaks["bf16"] / value("ai-service-model", "eff")
         return Amount(
             compute * 1e9,
-            f"modelled: 2 FLOP a parameter and token at {value('ai-service-model', 'eff'):.0%} of the peak, without attention; "
-            "16-bit weights assumed",
+            f"modelled: 2 FLOP a parameter and token at {percent(value('ai-service-model', 'eff'))} of the peak, without "
+            "attention; 16-bit weights assumed",
         )
     return Amount(None, "no prefill was recorded (with --prompt-tokens and --weights its arithmetic is estimated)")
 

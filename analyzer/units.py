@@ -29,6 +29,12 @@ def share(ns: int, wall_ns: int) -> str:
     return f"{value:.1f} %"
 
 
+def percent(part: float, digits: int = 0, sign: str = "") -> str:
+    """A ratio as a percentage; with the sign `+` it is a change."""
+    value = round(100 * part, digits) + 0.0  # never -0
+    return f"{value:{sign}.{digits}f} %"
+
+
 def size(count: int | None) -> str:
     """Bytes in binary units."""
     if count is None:

@@ -22,13 +22,14 @@ from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
 from analyzer.phase import DECODE, Phase
 from analyzer.trace import Int64
+from analyzer.units import percent
 
 ENOUGH = 0.5  # of the matrix kernels' time must have known work; below, an MFU would say little
 WHOLE = 0.95  # from here on the number stands for all of it
 SUSPICIOUS = (
     0.75  # a higher MFU has not been seen in training: the peak, the type or the FLOPs are wrong (correction C9)
 )
-SHAPES = "shapes are recorded for {:.0%} of the matrix kernels' time"
+SHAPES = "shapes are recorded for {} of the matrix kernels' time"
 MATRIX = frozenset({"gemm", "attention", "convolution", "moe"})
 
 
@@ -82,17 +83,17 @@ def _mfu(model: InKernel, start_ns: int, end_ns: int) -> Measure:
     if part is None:
         return Measure(None, "modelled", "no matrix product, attention or convolution was recognised")
     if part < ENOUGH:
-        return Measure(None, "modelled", f"{SHAPES.format(part)} only (record_shapes)")
+        return Measure(None, "modelled", f"{SHAPES.format(percent(part))} only (record_shapes)")
     inside = np.minimum(timeline.end[at], end_ns) - np.maximum(timeline.start[at], start_ns)
     compute = model.needs[0][model.costs.kind[at]] * model.costs.share[at] * inside / np.maximum(timeline.length[at], 1)
     value = float(compute.sum()) / (end_ns - start_ns)
     if value > 1:
-        return Measure(None, "modelled", f"it comes out as {value:.0%}: the peak, the type or the FLOPs are wrong")
+        return Measure(None, "modelled", f"it comes out as {percent(value)}: the peak, the type or the FLOPs are wrong")
     why = "FLOPs of the recorded shapes over dense peaks; recomputation counts"
     if part < WHOLE:
-        why = f"at least: {SHAPES.format(part)}. {why}"
+        why = f"at least: {SHAPES.format(percent(part))}. {why}"
     if value > SUSPICIOUS:
-        good = "{:.0%} to {:.0%}".format(*span("tvi-mfu-good", "mfu"))
+        good = " to ".join(map(percent, span("tvi-mfu-good", "mfu")))
         why = f"suspicious: {good} is good; check the device, the type and the FLOPs. {why}"
     return Measure(value, "modelled", why)
 
@@ -108,11 +109,11 @@ def _mbu(model: InKernel, start_ns: int, end_ns: int, phase: Phase, steps: int |
     found, cache = weight_bytes(model, start_ns, end_ns), cache_bytes(model, start_ns, end_ns)
     part = coverage(model, start_ns, end_ns)[0] or 0.0
     if weights is None and (not found or part < WHOLE):
-        return Measure(None, "modelled", f"{SHAPES.format(part)}, none in graph replays (--weights)")
+        return Measure(None, "modelled", f"{SHAPES.format(percent(part))}, none in graph replays (--weights)")
     read = weights * count if weights is not None else found
     value = (read + cache) / model.hardware.bandwidth / ((end_ns - start_ns) * 1e-9)
     if value > 1:
-        return Measure(None, "modelled", f"it comes out as {value:.0%}: the bytes or the device are wrong")
+        return Measure(None, "modelled", f"it comes out as {percent(value)}: the bytes or the device are wrong")
     source = "weights as given" if weights is not None else "weight operands of the recorded products, each read once"
     rest = "" if cache else "; at least, as the bytes of the cache are not known"
     return Measure(value, "modelled", f"{read / count / 1e9:.3g} GB a step, {source}{rest}")

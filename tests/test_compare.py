@@ -115,7 +115,7 @@ def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_slower_steps_are_a_regression_that_names_its_cause() -> None:
     found = compare([run()], run(slower(1.1), loader=2))
     assert (found.verdict, found.exit_code) == (REGRESSED, 1)
-    assert "+10.0%" in found.reason
+    assert "+10.0 %" in found.reason
     assert "mostly dataloader: +1.000 ms a step" in found.reason
 
 

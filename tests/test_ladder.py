@@ -179,7 +179,7 @@ def test_the_text_shows_it() -> None:
     text = render(advice, color=False, width=80)
     section = text[text.index("DECODE LADDER") :]
     assert "2.48 GB of weights: at least 740.3 µs" in section
-    assert "20%–35%" in section
+    assert "20–35 %" in section
     assert "Llama-1B" in section
     assert max(map(len, text.splitlines())) <= 80
     quiet = dataclasses.replace(advice, ladders=())

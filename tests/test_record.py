@@ -100,7 +100,7 @@ def test_the_cost_of_recording_is_the_recorded_step_over_the_plain_one(torch: No
     recorder = Recorder(tmp_path / "t.json", Settings(steps=3, warmup=3))
     recorder._plain, recorder._recorded = [9.0, 2.0, 2.0], [3.0, 2.5, 9.0]
     assert recorder.overhead == 0.5  # 3.0 over 2.0: the first half of the warm-up is not settled yet
-    assert "made a step 50% longer (3,000.000 ms, 2,000.000 ms without it)" in told(recorder)
+    assert "made a step 50 % longer (3,000.000 ms, 2,000.000 ms without it)" in told(recorder)
     recorder._plain = []
     assert recorder.overhead is None
     assert "what recording costs is unknown" in told(recorder)

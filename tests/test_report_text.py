@@ -15,7 +15,7 @@ from analyzer.report.text import render
 from analyzer.report.words import GROUPS, LABELS, ms
 from analyzer.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
-from analyzer.units import duration, size
+from analyzer.units import duration, percent, size
 from tests.advices import MS, advice, device, host
 
 
@@ -266,6 +266,11 @@ def test_what_a_stream_cannot_write_becomes_ascii() -> None:
 )
 def test_durations(ns: int, text: str) -> None:
     assert duration(ns) == text
+
+
+def test_ratios_as_percentages() -> None:
+    assert [percent(part) for part in (0, 0.576, 1)] == ["0 %", "58 %", "100 %"]
+    assert [percent(part, 1, "+") for part in (0.0123, -0.0123, -1e-6)] == ["+1.2 %", "-1.2 %", "+0.0 %"]
 
 
 def test_numbers_in_columns() -> None:

@@ -44,10 +44,10 @@ def test_what_is_missing_is_said() -> None:
     assert "number of steps" in shown(1, 50, 100).mbu.why
     unknown = [call(11, 12, 2), kernel(61, 99, 2, "another_gemm")]
     partly = shown(1, 50, 100, steps=1, extra=unknown)
-    assert partly.mbu.value is None and "57%" in partly.mbu.why and "--weights" in partly.mbu.why
+    assert partly.mbu.value is None and "57 %" in partly.mbu.why and "--weights" in partly.mbu.why
     assert partly.mfu.value is not None and partly.mfu.why.startswith("at least")
     mostly = shown(1, 10, 100, steps=1, extra=[call(11, 12, 2), kernel(21, 99, 2, "another_gemm")])
-    assert mostly.mfu.value is None and "11%" in mostly.mfu.why
+    assert mostly.mfu.value is None and "11 %" in mostly.mfu.why
     empty = efficiency(InKernel(timeline(call(1, 3, 1), kernel(10, 20, 1, "relu")), H100), 0, 30_000, Phase(DECODE, ""))
     assert empty.mfu.value is None and "no matrix product" in empty.mfu.why
 
@@ -55,5 +55,5 @@ def test_what_is_missing_is_said() -> None:
 def test_impossible_values_are_refused_and_high_ones_flagged() -> None:
     assert shown(4096, 400, 400, TRAINING).mfu.value is None
     assert "wrong" in shown(4096, 400, 400, TRAINING).mfu.why
-    assert shown(4096, 600, 615, TRAINING).mfu.why.startswith("suspicious: 40% to 55% is good")
+    assert shown(4096, 600, 615, TRAINING).mfu.why.startswith("suspicious: 40 % to 55 % is good")
     assert shown(1, 20, 30, steps=1).mbu.value is None

@@ -25,6 +25,7 @@ from typing import Any
 
 from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
+from analyzer.units import percent
 
 INSTALL = "recording needs PyTorch: pip install 'gpu-trace-advisor[torch]'"
 WORTH_TELLING = 0.02  # a smaller overhead is within what two steps differ by anyway
@@ -277,7 +278,7 @@ def told(recorder: Recorder) -> str:
     else:
         plain = median(recorder._plain[len(recorder._plain) // 2 :])
         text += (
-            f"; the profiler made a step {recorder.overhead:.0%} longer "
+            f"; the profiler made a step {percent(recorder.overhead)} longer "
             f"({1e3 * median(recorder._recorded):,.3f} ms, {1e3 * plain:,.3f} ms without it)"
         )
     return text if recorder.gpu else f"{text}; no GPU: the host's side alone"

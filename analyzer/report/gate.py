@@ -8,6 +8,7 @@ from analyzer.budget import BROKEN, OK, UNKNOWN, Check
 from analyzer.compare import Change, Comparison, LaneChange, Timing, ms
 from analyzer.quantity import shown
 from analyzer.report.terminal import Page, clean
+from analyzer.units import percent
 
 CAUSES_SHOWN = 8
 KERNELS_SHOWN = 6
@@ -42,7 +43,7 @@ def _device_row(lane: LaneChange) -> tuple[str, str, str, str]:
 
 
 def _change(timing: Timing) -> str:
-    return f"{(timing.after_ns - timing.before_ns) / timing.before_ns:+.1%}" if timing.before_ns else ""
+    return percent((timing.after_ns - timing.before_ns) / timing.before_ns, 1, "+") if timing.before_ns else ""
 
 
 def _lane(page: Page, lane: LaneChange) -> None:

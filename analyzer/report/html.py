@@ -44,7 +44,7 @@ from analyzer.report.words import (
 from analyzer.roofline import roofline
 from analyzer.rule import Finding
 from analyzer.study import Study
-from analyzer.units import duration, share, size
+from analyzer.units import duration, percent, share, size
 from analyzer.verdict import focus, where
 
 ROWS = 200  # of a table; what is beyond it is counted
@@ -207,7 +207,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         duration=lambda ns: duration(int(ns)), size=size, count=lambda n: f"{n:,}", share_of=share_of, bandwidth=bandwidth,
-        moved=moved, interval=_interval, percent=lambda part: f"{part:+.1%}", n3=lambda x: f"{x:.3g}",
+        moved=moved, interval=_interval, percent=lambda part: percent(part, 1, "+"), n3=lambda x: f"{x:.3g}",
         capitalise=lambda text: text[:1].upper() + text[1:], si=_si,
     )  # fmt: skip
     made.globals.update(

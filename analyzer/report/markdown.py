@@ -11,7 +11,7 @@ from analyzer.report.charts import bar
 from analyzer.report.shareable import shareable
 from analyzer.report.words import decimals, ms
 from analyzer.rule import Finding
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 from analyzer.verdict import focus, where
 
 FINDINGS = 8  # in full; the others are named
@@ -56,7 +56,7 @@ def _comparison(comparison: Comparison) -> list[str]:
     if timed:
         lines += ["| step, ms | before | after | change |", "| --- | --: | --: | --: |"]
         for key, step in timed:
-            change = f"{(step.after_ns - step.before_ns) / step.before_ns:+.1%}" if step.before_ns else ""
+            change = percent((step.after_ns - step.before_ns) / step.before_ns, 1, "+") if step.before_ns else ""
             before, after = (f"{ns / 1e6:,.3f}" for ns in (step.before_ns, step.after_ns))
             lines.append(f"| {escaped(key)} | {before} | {after} | {change} |")
         lines.append("")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from analyzer.report.terminal import Page, clean
 from analyzer.run import Run, Straggler
-from analyzer.units import duration
+from analyzer.units import duration, percent
 
 RANKS_SHOWN = 16
 IN_WORDS = {
@@ -79,8 +79,8 @@ def lines(run: Run) -> Iterator[str]:
     if run.pipeline is not None:
         p = run.pipeline
         yield (
-            f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {p.bubble:.0%} of the time for "
-            f"each other; (p − 1) / (m + p − 1) is {p.expected:.0%}."
+            f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {percent(p.bubble)} of the time "
+            f"for each other; (p − 1) / (m + p − 1) is {percent(p.expected)}."
         )
     if run.step_range_ns is not None:
         low, high = run.step_range_ns

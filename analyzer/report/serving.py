@@ -46,7 +46,10 @@ def _ladder(page: Page, ladder: Ladder) -> None:
 
 
 def _share(rung: Rung) -> str:
-    return _span(*rung.share, "{:.0%}") if rung.share else "unknown"
+    if not rung.share:
+        return "unknown"
+    low, high = rung.share
+    return f"{_span(100 * low, 100 * high, '{:.0f}')} %"
 
 
 def _span(low: float, high: float, form: str) -> str:
