@@ -123,6 +123,8 @@ class DeviceAdvice:
     replay: ReplayAdvice
     critical_path: tuple[tuple[str, int], ...]
     """(cause, ns) of what made the window last as long as it did; they add up to the wall time."""
+    health: tuple[Note, ...] = ()
+    """What makes this device's numbers doubtful; `Advice.health` has the notes of all devices and of the files."""
 
     @property
     def wall_ns(self) -> int:

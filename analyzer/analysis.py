@@ -92,8 +92,9 @@ def examine(
     notes += run.notes if run else ()
     looked_at = [replace(study, peers=tuple(looked_at), run=run) for study in looked_at]
     for study in looked_at:
-        notes += check_device(study.attribution, study.window, study.steps, study.operations)
-        devices.append(_device_advice(study))
+        own = check_device(study.attribution, study.window, study.steps, study.operations)
+        notes += own
+        devices.append(_device_advice(study, own))
     verdicts = [judge(study, rules) for study in looked_at]
     host = None
     if not devices:
@@ -107,7 +108,7 @@ def examine(
         devices=tuple(devices),
         host=host,
         memory=memory,
-        verdict=verdict(devices, host, merged, run, len(chosen)),
+        verdict=verdict(devices, host, run, len(chosen)),
         health=merged,
         what_if=tuple(_what_if(study, wanted) for study in looked_at) if wanted else (),
         phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
@@ -143,7 +144,7 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         devices=devices,
         host=host,
         memory=tuple(use for advice in advices for use in advice.memory),
-        verdict=verdict(devices, host, merged, run, len(infos)),
+        verdict=verdict(devices, host, run, len(infos)),
         health=merged,
         what_if=tuple(what for advice in advices for what in advice.what_if),
         findings=tuple(finding for advice in advices for finding in advice.findings),
@@ -239,7 +240,7 @@ def profiler_options(trace: Trace) -> tuple[str, ...]:
     return tuple(sorted(told | {"with_stack"} if trace.has_frames else told))
 
 
-def _device_advice(study: Study) -> DeviceAdvice:
+def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
     attribution, window, operations, timeline = study.attribution, study.window, study.operations, study.timeline
     trace, start, end = timeline.trace, window.start_ns, window.end_ns
     trust, path = study.trust, study.critical_path  # what takes most memory first
@@ -294,6 +295,7 @@ def _device_advice(study: Study) -> DeviceAdvice:
         memory=next((use for use in memory_use(trace.memory) if use.device == timeline.device), None),
         replay=ReplayAdvice(trust.error, trust.unexplained, trust.enough),
         critical_path=tuple(path.by_cause.items()),
+        health=tuple(health),
     )
 
 

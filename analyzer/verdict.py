@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from analyzer.advice import DeviceAdvice, HostAdvice
 from analyzer.attribution import Item
 from analyzer.run import RankRow, Run
-from analyzer.trace import Note
 from analyzer.units import duration, share
 
 LOSSES = {
@@ -59,8 +58,7 @@ LACKING = 0.2  # … when so much of the wall is unexplained
 
 
 def verdict(
-    devices: Sequence[DeviceAdvice], host: HostAdvice | None, health: Sequence[Note], run: Run | None = None,
-    recordings: int = 1,
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None = None, recordings: int = 1
 ) -> str:  # fmt: skip
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
     if not devices:
@@ -72,7 +70,7 @@ def verdict(
             )
         return f"No GPU work was recorded in these {duration(span)}; what follows is the host's side alone."
     device = focus(devices, run)
-    missing = next((note for note in health if note.code in FIRST_WORDS), None)
+    missing = next((note for note in device.health if note.code in FIRST_WORDS), None)
     if missing is not None and device.ns_of("device-unknown") > LACKING * device.wall_ns:
         return f"Not all GPU work was recorded: {missing.message.split(';')[0].rstrip('.')}."
     busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
@@ -88,7 +86,7 @@ def verdict(
     if category == "kernel-time":
         return f"{busy}, nearly all of it in kernels: what to gain lies inside them."
     loss_in_words = f"{called(device, category)}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
-    outlier = next((note for note in health if note.code == "collective-outlier"), None)
+    outlier = next((note for note in device.health if note.code == "collective-outlier"), None)
     if category == "communication" and outlier is not None:
         loss_in_words += f", but {outlier.message.split(';')[0].rstrip('.')}"
     return f"{busy}; the largest loss is {loss_in_words}."

@@ -68,4 +68,4 @@ def advice(*devices: DeviceAdvice, host: HostAdvice | None = None, **changes: An
         memory=tuple(d.memory for d in devices if d.memory is not None), verdict="", health=(),
     )  # fmt: skip
     made = dataclasses.replace(made, **changes)
-    return dataclasses.replace(made, verdict=verdict(made.devices, made.host, made.health))
+    return dataclasses.replace(made, verdict=verdict(made.devices, made.host))

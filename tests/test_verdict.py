@@ -73,34 +73,41 @@ def copied(kind: str, ns: int) -> Item:
     ],
 )  # fmt: skip
 def test_the_largest_loss_in_one_sentence(items: tuple[Item, ...], sentence: str) -> None:
-    assert verdict([device(items)], None, []) == sentence
+    assert verdict([device(items)], None) == sentence
 
 
 def test_what_was_not_recorded_comes_first() -> None:
     note = Note("cut", "40.0 ms wait for work that the trace does not hold; do not call this time idle", 1)
-    of = device((KERNELS, idle("device-unknown", 40, side="submitted")))
-    assert verdict([of], None, [note]) == (
-        "Not all GPU work was recorded: 40.0 ms wait for work that the trace does not hold."
-    )
-    little = device((KERNELS, idle("device-unknown", 1, side="submitted"), idle("python", 9)))
-    assert verdict([little], None, [note]).startswith("GPU busy")
+    of = device((KERNELS, idle("device-unknown", 40, side="submitted")), health=(note,))
+    assert verdict([of], None) == ("Not all GPU work was recorded: 40.0 ms wait for work that the trace does not hold.")
+    little = device((KERNELS, idle("device-unknown", 1, side="submitted"), idle("python", 9)), health=(note,))
+    assert verdict([little], None).startswith("GPU busy")
 
 
 def test_a_wait_for_ranks_that_start_late_is_not_called_communication_alone() -> None:
     note = Note("collective-outlier", "the first collective lasts 40 ms: it waits for others; it says nothing", 1)
-    waits = device((KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)))
-    assert verdict([waits], None, [note]) == (
+    waits = device(
+        (KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)), health=(note,)
+    )
+    assert verdict([waits], None) == (
         "GPU busy 100.0 % of 100.0 ms; the largest loss is communication that no kernel hides: 50.0 % (50.0 ms over 2 "
         "steps of 50.0 ms), but the first collective lasts 40 ms: it waits for others."
     )
-    assert "collective" not in verdict([device((KERNELS, idle("python", 50)))], None, [note])
+    assert "collective" not in verdict([device((KERNELS, idle("python", 50)), health=(note,))], None)
+
+
+def test_another_device_s_late_ranks_are_not_told_of_the_one_shown() -> None:
+    note = Note("collective-outlier", "the first collective lasts 40 ms: it waits for others; it says nothing", 1)
+    communicates = Item("communication", "exposed-communication", "measured", None, "", 50 * MS)
+    shown = device((KERNELS, communicates, idle("python", 20)), rank=0)
+    other = device((KERNELS, communicates), rank=1, health=(note,))
+    said = verdict([shown, other], None)
+    assert said.startswith("rank 0 device 0: GPU busy") and "first collective" not in said
 
 
 def test_without_gpu_work() -> None:
-    assert verdict([], host(), []) == (
-        "No GPU work was recorded in these 100.0 ms; what follows is the host's side alone."
-    )
-    assert verdict([], host(), [], recordings=3) == (
+    assert verdict([], host()) == ("No GPU work was recorded in these 100.0 ms; what follows is the host's side alone.")
+    assert verdict([], host(), recordings=3) == (
         f"No GPU work was recorded in any of 3 recordings; what follows is the host's side of {host().file} alone, 100.0 ms: "
         "look at the others one by one."
     )
@@ -108,8 +115,8 @@ def test_without_gpu_work() -> None:
 
 def test_how_to_record_the_host_depends_on_the_recorder() -> None:
     items = (KERNELS, idle("host-unknown", 50))
-    assert "ProfilerActivity.CPU" in verdict([device(items, operators=())], None, [])
-    assert "NVTX" in verdict([device(items, operators=(), process=7)], None, [])
+    assert "ProfilerActivity.CPU" in verdict([device(items, operators=())], None)
+    assert "NVTX" in verdict([device(items, operators=(), process=7)], None)
 
 
 def test_the_rank_that_holds_the_others_up_is_looked_at() -> None:
@@ -117,7 +124,7 @@ def test_the_rank_that_holds_the_others_up_is_looked_at() -> None:
     late = device((KERNELS, idle("dataloader", 49)), rank=1)
     short = device((idle("dataloader", 60),), rank=2)
     assert focus([waits, late, short]) is late
-    assert verdict([waits, late, short], None, []).startswith("rank 1 device 0: GPU busy")
+    assert verdict([waits, late, short], None).startswith("rank 1 device 0: GPU busy")
 
 
 def test_every_cause_has_words() -> None:
@@ -152,5 +159,5 @@ def test_the_rank_that_the_others_wait_for_comes_first() -> None:
     straggler = Straggler((0,), 10, 10, 1, 1, 0, 0, "", 0, "", None, "arrivals")
     run = Run(None, tuple(rows), (), 0, 0, "clock", 0, 1, 0, 1, (), (), (straggler,), 0, 0, 0, None, None, None)
     assert focus([late, other], run) is late
-    assert verdict([late, other], None, [], run).startswith("rank 0 device 0, which the other ranks wait for: GPU busy")
+    assert verdict([late, other], None, run).startswith("rank 0 device 0, which the other ranks wait for: GPU busy")
     assert focus([late, other], replace(run, stragglers=())) is other
