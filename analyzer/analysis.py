@@ -176,7 +176,7 @@ def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Ru
         BadUsage: a name that is neither.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()] if names else []
-    known: dict[str, Fix | Rule] = {**{rule.id: rule for rule in rules}, **FIXES}
+    known: dict[str, Fix | Rule] = {**FIXES, **{rule.id: rule for rule in rules}}
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise BadUsage(f"--what-if {','.join(unknown)}: no such fix or rule; there are {', '.join(sorted(known))}")
@@ -209,11 +209,12 @@ def _what_if(study: Study, wanted: Sequence[Fix | Rule]) -> WhatIf:
 
 
 def _fixes_of(study: Study, rule: Rule) -> tuple[list[Fix], str | None]:
-    """What a rule would change on a device; or why it has nothing to say of it."""
-    if why := unfit(rule, study):
-        return [], why
-    fixes = [claim.fix for claim in rule.check(study) if claim.fix]
-    return fixes, None if fixes else "the rule has nothing to change here"
+    """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
+    why = unfit(rule, study)
+    fixes = [] if why else [claim.fix for claim in rule.check(study) if claim.fix]
+    if not fixes and rule.id in FIXES:
+        return [FIXES[rule.id]], None
+    return fixes, None if fixes else why or "the rule has nothing to change here"
 
 
 def merge_notes(notes: Sequence[Note]) -> list[Note]:

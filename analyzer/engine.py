@@ -19,7 +19,7 @@ from analyzer.changes import Change, together
 from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.facts import fact
-from analyzer.fixes import Fix
+from analyzer.fixes import Fix, behind
 from analyzer.graph import Graph
 from analyzer.health import cold
 from analyzer.phase import MIXED
@@ -177,6 +177,10 @@ class _Applied:
     walls: tuple[int, int] = field(init=False)
     before: int = field(init=False)
     saved: tuple[float, float] = (0.0, 0.0)
+    promised: float = 1.0
+    """The share of the pessimistic fixes taken so far that is promised."""
+    alone: dict[int, int] = field(default_factory=dict)
+    """What each fix (by its claim's id) gains in its pessimistic form on the graph as it was."""
 
     def __post_init__(self) -> None:
         self.before = self._wall(self.study.graph)
@@ -196,8 +200,8 @@ class _Applied:
 
     def marginal(self, claim: Claim, walls: tuple[int, int]) -> tuple[int, int]:
         """What a claim's fix saves on top, pessimistic and optimistic."""
-        low = (self.walls[0] - walls[0]) * _fix(claim).low_share
-        high = self.walls[1] - walls[1]
+        gains, high = self.walls[0] - walls[0], self.walls[1] - walls[1]
+        low = behind(gains, self.alone.setdefault(id(claim), gains), self.promised) * _fix(claim).low_share
         bound = self.before if claim.at_most_ns is None else claim.at_most_ns
         return int(min(low, high, bound)), int(min(high, bound))
 
@@ -205,6 +209,7 @@ class _Applied:
         low, high = self.marginal(claim, walls)
         self.saved = self.saved[0] + low, self.saved[1] + high
         self.walls = walls
+        self.promised *= _fix(claim).low_share
         self.taken.append(_fix(claim))
 
 
@@ -232,29 +237,25 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
     if priced:
         applied = _Applied(study)
         walls = applied.with_each([claim for _, claim in priced])
-        alone = {id(claim): applied.marginal(claim, walls[id(claim)]) for _, claim in priced}
-        for rule, claim in priced:
-            if alone[id(claim)][1] < WORTH * wall:
-                skipped.append(
-                    _skip(rule, study, f"it would save {100 * alone[id(claim)][1] / wall:.1f} % at most, below 1 %")
-                )
-        left = [pair for pair in priced if alone[id(pair[1])][1] >= WORTH * wall]
-        adds = alone
-        while left:
-            best = _first(left, adds)
+        adds = alone = {id(claim): applied.marginal(claim, walls[id(claim)]) for _, claim in priced}
+        left = priced
+        # What gives nothing by itself may do so behind a better fix: kernels matter once the host keeps up with them.
+        while worth := [pair for pair in left if adds[id(pair[1])][1] >= WORTH * wall]:
+            best = _first(worth, adds)
             left = [pair for pair in left if pair is not best]
             rule, claim = best
             saving = adds[id(claim)]
-            if saving[1] < WORTH * wall:
-                first = findings[0].rule if findings else ""
-                skipped.append(
-                    _skip(rule, study, f"what it would save is saved already by what comes first ({first} …)")
-                )
-                continue
             applied.take(claim, walls[id(claim)])
             findings.append(_finding(study, rule, claim, saving, alone[id(claim)], ""))
             walls = applied.with_each([other for _, other in left])
             adds = {id(other): applied.marginal(other, walls[id(other)]) for _, other in left}
+        for rule, claim in left:
+            alone_ns = alone[id(claim)][1]
+            if alone_ns >= WORTH * wall:
+                why_not = f"what it would save is saved already by what comes first ({findings[0].rule} …)"
+            else:
+                why_not = f"it would save {percent(alone_ns / wall, 1)} at most, below 1 %"
+            skipped.append(_skip(rule, study, why_not))
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
             joint = Joint(study.trace.name, study.timeline.device, (low, high), speedup(wall, (low, high)))

@@ -399,6 +399,20 @@ def test_what_if_takes_rules_and_fixes(sample: Callable[[str], Path], capsys: py
     assert 0 < found["saving_ns"][0] <= found["saving_ns"][1]
 
 
+@pytest.mark.parametrize(("name", "rules"), [("mlp-training", 2), ("training-dataloader", 3)])
+def test_what_if_all_findings_were_fixed_is_what_they_give_together(
+    name: str, rules: int, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(sample(name))
+    assert main([trace, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    priced = [finding["rule"] for finding in found["findings"] if finding["saving_ns"]]
+    assert len(priced) == rules
+    assert main([trace, "--what-if", ",".join(priced), "--format", "json"]) == 0
+    together = json.loads(capsys.readouterr().out)["what_if"][0]["saving_ns"]
+    assert together == pytest.approx(found["joint"][0]["saving_ns"], abs=len(priced))  # each is rounded down
+
+
 def test_what_the_trace_does_not_tell(sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     trace = str(sample("graph-decode"))
     options = ["--phase", "decode", "--hardware", "h100-sxm", "--weights", "2.5GB", "--objective", "latency"]

@@ -9,6 +9,7 @@ import pytest
 from analyzer.engine import find_rules, judge, named_rule
 from analyzer.errors import BadUsage
 from analyzer.fixes import FIXES, Fix, unchanged
+from analyzer.pricing import faster
 from analyzer.replay import Trust
 from analyzer.rule import Claim, Rule, rule
 from analyzer.study import Study
@@ -107,6 +108,31 @@ def test_each_stretch_of_time_has_one_root_cause() -> None:
     small = made("small", lambda s: [claim(s, "small", fix=FIXES["cuda-graphs"], share=0.05)])
     loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"], share=0.3)])
     assert [finding.rule for finding in judge(study, [small, loader]).findings] == ["loader", "small"]
+
+
+def test_what_saves_only_behind_another_fix_comes_behind_it() -> None:
+    """Kernels run 44 of 84 µs and the host is slower than they are: twice as fast, they save nothing; once it is not, 22.
+
+    Half of the host's 25 is promised at least, and so is half of what takes it for granted.
+    """
+    study = study_of("""
+     step |...................
+     host OOOOaOOOObOOOOcOOOOd
+     s7   ....aaa..bbb..ccc..dd
+     repeat: 4
+    """)
+    half = faster(study, "kernels", "kernels twice as fast", study.operations, 0.5, 0.5)
+    kernels = made("kernels", lambda s: [claim(s, "kernels", fix=half)])
+    host = made("host", lambda s: [claim(s, "host", fix=FIXES["host-work"])])
+    assert "below 1 %" in judge(study, [kernels]).skipped[0].why
+    verdicts = judge(study, [kernels, host])
+    assert [(f.rule, f.saving_ns, f.alone_ns) for f in verdicts.findings] == [
+        ("host", (12_500, 25_000), (12_500, 25_000)),
+        ("kernels", (11_000, 22_000), (0, 0)),
+    ]
+    assert verdicts.joint is not None and verdicts.joint.saving_ns == (23_500, 47_000)
+    together = study.saving(FIXES["host-work"], half)
+    assert (together.low_ns, together.high_ns) == (23_500, 47_000)
 
 
 def test_what_saves_nothing_is_no_finding() -> None:
