@@ -18,6 +18,7 @@ from analyzer.errors import AdviseError
 from analyzer.fixes import FIXES, saving
 from analyzer.ingest import read
 from analyzer.study import Request, Study, studies
+from analyzer.units import percent
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def unchanged(folder: Path) -> str:
     for recorder, mine in found.items():
         error = np.abs([study.trust.error for study in mine])
         files, refused = len({id(study.trace) for study in mine}), sum(not study.trust.enough for study in mine)
-        lines.append(f"| {recorder} | {files} | {len(mine)} | {np.median(error):.2%} | {error.max():.2%} | {refused} |")
+        median, largest = (percent(float(part), 2) for part in (np.median(error), error.max()))
+        lines.append(f"| {recorder} | {files} | {len(mine)} | {median} | {largest} | {refused} |")
     return "\n".join(lines)
 
 
@@ -134,7 +136,7 @@ def pairs(folder: Path) -> str:
         inside = "" if found.holds else ", outside"
         lines.append(
             f"| {pair.what} | {found.before:.1f} | {found.low:.1f}, {found.middle:.1f}, {found.high:.1f} | "
-            f"{found.after:.1f} | {found.error:+.1%}{inside} |"
+            f"{found.after:.1f} | {percent(found.error, 1, '+')}{inside} |"
         )
     return "\n".join(lines)
 

@@ -18,6 +18,7 @@ from analyzer.analysis import advise_traces
 from analyzer.compare import IMPROVED, REGRESSED, compare
 from analyzer.ingest import read
 from analyzer.kept_run import Lane, Run, periods, run_of
+from analyzer.units import percent
 from traces.recipe import parse
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
@@ -66,7 +67,7 @@ def rate(verdicts: Counter[str], *names: str) -> float:
 def table(pairs: int) -> None:
     """False alarms among equal programs, and found among those 5 % slower, in percent."""
     random = np.random.default_rng(1)
-    print("| steps a side | " + " | ".join(f"{noise:.0%} noise" for noise in NOISES) + " |")
+    print("| steps a side | " + " | ".join(f"{percent(noise)} noise" for noise in NOISES) + " |")
     print("| ---: |" + " ---: |" * len(NOISES))
     for steps in STEPS:
         cells = []
@@ -76,7 +77,7 @@ def table(pairs: int) -> None:
                 before = drawn(random, steps, noise, 1)
                 equal[compare([before], drawn(random, steps, noise, 1)).verdict] += 1
                 slow[compare([before], drawn(random, steps, noise, SLOWER)).verdict] += 1
-            cells.append(f"{rate(equal, IMPROVED, REGRESSED):.1%} / {rate(slow, REGRESSED):.1%}")
+            cells.append(f"{percent(rate(equal, IMPROVED, REGRESSED), 1)} / {percent(rate(slow, REGRESSED), 1)}")
         print(f"| {steps} | " + " | ".join(cells) + " |", flush=True)
 
 
@@ -95,9 +96,11 @@ def main() -> None:
                 equal[compare([before], same).verdict] += 1
                 slow[compare([before], slower).verdict] += 1
                 spread.append(np.std(before.lanes[0].periods_ns, ddof=1) / np.mean(before.lanes[0].periods_ns))
-        print(f"{chosen.pairs} pairs of generated runs, 10 steps, noise {np.mean(spread):.2%} as measured:")
-        print(f"  false alarms {rate(equal, IMPROVED, REGRESSED):.1%}  {dict(equal)}")
-        print(f"  5 % slower found {rate(slow, REGRESSED):.1%}  {dict(slow)}")
+        print(
+            f"{chosen.pairs} pairs of generated runs, 10 steps, noise {percent(float(np.mean(spread)), 2)} as measured:"
+        )
+        print(f"  false alarms {percent(rate(equal, IMPROVED, REGRESSED), 1)}  {dict(equal)}")
+        print(f"  5 % slower found {percent(rate(slow, REGRESSED), 1)}  {dict(slow)}")
     table(chosen.pairs)
 
 
