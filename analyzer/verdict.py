@@ -50,6 +50,7 @@ CAUSES = {
 """What a cause is called in a sentence."""
 
 BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
+LITTLE = 0.05  # … nor is a loss below this share, where kernels are most of the busy time
 SPEAKS_FOR_ITSELF = ("copies", "implicit-barriers", "communication")  # the cause alone names the category
 MOSTLY = 0.6  # a cause with this share of its category names it
 ALIKE = 0.9  # devices whose walls reach this share of the longest are compared by what they lose
@@ -84,8 +85,10 @@ def verdict(
     if category == "unattributed":
         return f"{busy}; in {share(ns, device.wall_ns)} {not_recorded(device)}."
     if category == "kernel-time":
-        return f"{busy}, nearly all of it in kernels: what to gain lies inside them."
-    loss_in_words = f"{called(device, category)}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
+        most = "nearly all" if device.compute_ns >= BUSY_ENOUGH * device.busy_ns else "most"
+        return f"{busy}, {most} of it in kernels: what to gain lies inside them."
+    words, ns = called(device, category)
+    loss_in_words = f"{words}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
     outlier = next((note for note in device.health if note.code == "collective-outlier"), None)
     if category == "communication" and outlier is not None:
         loss_in_words += f", but {outlier.message.split(';')[0].rstrip('.')}"
@@ -116,7 +119,7 @@ def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
 
 
 def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
-    """The category with the most time besides kernels; kernels where they fill the wall."""
+    """The category with the most time besides kernels; kernels where they fill the wall, or no category takes much of it."""
     sums: dict[str, int] = {}
     for item in device.attribution:
         if item.when != "compute":
@@ -127,13 +130,14 @@ def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
     named = {category: ns for category, ns in sums.items() if category != "unattributed"}
     best = max(named.items(), key=lambda pair: pair[1], default=None)
     unknown = sums.get("unattributed", 0)
-    if best is None or unknown > 2 * best[1]:
-        return ("unattributed", unknown) if unknown else None
-    return best
+    largest = ("unattributed", unknown) if best is None or unknown > 2 * best[1] else best
+    if largest[1] < LITTLE * device.wall_ns and 2 * kernels > device.busy_ns:
+        return ("kernel-time", kernels) if largest[1] else None
+    return largest if largest[1] else None
 
 
-def called(device: DeviceAdvice, category: str) -> str:
-    """A category in words, with the one or two causes that make up most of it."""
+def called(device: DeviceAdvice, category: str) -> tuple[str, int]:
+    """A category in words, with the one or two causes that make up most of it, and the time that these words stand for."""
     items = [item for item in device.attribution if item.category == category and item.when != "compute"]
     sums: dict[str, int] = {}
     for item in items:
@@ -143,11 +147,11 @@ def called(device: DeviceAdvice, category: str) -> str:
     if sums[ranked[0]] >= MOSTLY * sum(sums.values()):
         ranked = ranked[:1]
     if len(ranked) > 1 and category == "copies":
-        return "copies that no kernel hides"
+        return "copies that no kernel hides", sum(item.ns for item in items if item.when == "copy")
     name, words = LOSSES[category], " and ".join(ranked[:2])
     if len(ranked) == 1 and (len(sums) == 1 or category in SPEAKS_FOR_ITSELF):
-        return words
-    return f"{name}, mostly {words}"
+        return words, sums[words]
+    return f"{name}, mostly {words}", sum(sums.values())
 
 
 def cause_in_words(item: Item) -> str:

@@ -49,6 +49,16 @@ def copied(kind: str, ns: int) -> Item:
             "GPU busy 100.0 % of 100.0 ms; the largest loss is copies that no kernel hides: 50.0 % (50.0 ms over 2 "
             "steps of 50.0 ms).",
         ),
+        (  # the number is that of the cause named
+            (KERNELS, copied("HtoD pageable", 40), copied("DtoH pageable", 5), idle("copy-staging", 5)),
+            "GPU busy 95.0 % of 100.0 ms; the largest loss is HtoD pageable copies that no kernel hides: 40.0 % "
+            "(40.0 ms over 2 steps of 50.0 ms).",
+        ),
+        (
+            (KERNELS, copied("HtoD pageable", 25), copied("DtoH pageable", 20), idle("copy-staging", 5)),
+            "GPU busy 95.0 % of 100.0 ms; the largest loss is copies that no kernel hides: 45.0 % (45.0 ms over 2 "
+            "steps of 50.0 ms).",
+        ),
         (
             (KERNELS, idle("host-sync", 50, "blocking copy")),
             "GPU busy 50.0 % of 100.0 ms; the largest loss is the GPU drained by blocking copies: 50.0 % (50.0 ms over "
@@ -60,6 +70,15 @@ def copied(kind: str, ns: int) -> Item:
             "2 steps of 50.0 ms).",
         ),
         ((KERNELS, idle("python", 1)), "GPU busy 98.0 % of 51.0 ms, nearly all of it in kernels: what to gain lies inside them."),
+        (  # no loss is as large as 5 % of the wall
+            (KERNELS, copied("HtoD pageable", 2), idle("queued-gap", 2), idle("host-sync", 1)),
+            "GPU busy 94.5 % of 55.0 ms, nearly all of it in kernels: what to gain lies inside them.",
+        ),
+        (
+            (KERNELS, copied("HtoD pageable", 3), idle("queued-gap", 2), idle("host-sync", 2)),
+            "GPU busy 93.0 % of 57.0 ms; the largest loss is HtoD pageable copies that no kernel hides: 5.3 % (3.00 ms "
+            "over 2 steps of 50.0 ms).",
+        ),
         (
             (KERNELS, idle("host-unknown", 50)),
             "GPU busy 50.0 % of 100.0 ms; in 50.0 % the host did what was not recorded: record Python stacks once "

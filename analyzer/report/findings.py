@@ -88,7 +88,8 @@ def _left(device: DeviceAdvice) -> str:
         )
     if category == "copies" and device.compute_ns < FEW_KERNELS * device.wall_ns:
         return f"Copies take {share(ns, device.wall_ns)}, and there are hardly any kernels to hide them behind."
-    return f"The largest loss is {called(device, category)}, {share(ns, device.wall_ns)}."
+    words, ns = called(device, category)
+    return f"The largest loss is {words}, {share(ns, device.wall_ns)}."
 
 
 def _where(evidence: Sequence[Evidence]) -> str:
