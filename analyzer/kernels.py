@@ -18,17 +18,22 @@ CLASSES = tuple(
     for name, pattern in (
         ("communication", COMMUNICATION.pattern),
         ("graph", r"^cuda graph"),
-        ("attention", r"flash|fmha|attention|attn|mha_|sdpa|paged_|splitkv|(?<![a-z])mla_"),
-        ("moe", r"(?<![a-z])moe|expert|grouped_?gemm|matmul_ogs|topk_?gating"),
+        (
+            "attention",
+            r"flash|fmha|attention|attn|mha_|sdpa|paged_|splitkv|(?<![a-z])mla_|withkvcache|with(?:paged|ragged)kv"
+            r"|_fwd_(?:grouped_)?kernel_stage\d|_bwd_kernel_d[kqv]",
+        ),
+        ("moe", r"(?<![a-z])f?moe|expert|grouped_?gemm|matmul_ogs|topk_?gating"),
         ("transpose", r"transpose(?!d?conv)|nchwtonhwc|nhwctonchw|permute"),
-        ("normalization", r"norm(?!two|al(?!iz))|bn_(?:fw|bw)|welford|(?<![a-z])rms"),
+        ("normalization", r"norm(?!two|al(?!iz))|bn_(?:fw|bw)|welford|rowwise_?moments|(?<![a-z])rms"),
         (
             "convolution",
-            r"conv(?!ert)|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|cudnn_\d+x|cask_cudnn|im2col|igemm",
+            r"conv(?!ert)|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|cudnn_\d+x|cask_cudnn|im2d?2?col|col2im|igemm",
         ),
         (
             "gemm",
-            r"gemm|gemv|matmul|cublas|cutlass|nvjet|xmma|hmma|cijk_|splitk|bmm_|tensile|(?:^|_)(?:add|b)?mm(?:_|\b)|dot_kernel",
+            r"gemm|gemv|matmul|mul_mat|marlin::marlin|cublas|cutlass|nvjet|xmma|hmma|cijk_|splitk|bmm_|tensile"
+            r"|(?:^|_)(?:add|b)?mm(?:_|\b)|dot_kernel",
         ),
         ("softmax", r"softmax"),
         (
@@ -37,14 +42,15 @@ CLASSES = tuple(
         ),
         ("optimizer", r"multi_tensor_apply|adam|sgd|foreach|(?<![a-z])lamb(?!da)|adagrad"),
         ("pooling", r"_pool|pool2d|pooling"),
-        ("sort", r"sort|topk|radix|scan|unique|nonzero|cub::|thrust::|rocprim"),
-        ("reduction", r"reduce|sum|mean_|arg_?max|loss|nllcriterion"),
+        ("sort", r"sort|topk|radix|(?<!chunk_)(?<!selective_)scan|unique|nonzero|cub::|thrust::|rocprim"),
+        ("reduction", r"reduce|sum|mean_|arg_?max|loss|cross_entropy|nllcriterion"),
         ("random", r"dropout|philox|distribution|random|bernoulli"),
         ("copy", r"copy|cat_?array|memcpy|(?<!broad)cast(?!o)"),
         ("quantization", r"quanti|_quant(?![a-z])"),
         (
             "elementwise",
-            r"elementwise|vectorized|pointwise|triton_poi|add(?!r)|mul|gelu|silu|relu|sigmoid|fill|act_and|axpy|rotary|rope",
+            r"elementwise|vectorized|pointwise|triton_poi|add(?!r)|mul|gelu|silu|relu|(?:swi|ge)glu|sigmoid|(?<!pre)fill"
+            r"|act_and|axpy|rotary|rope",
         ),
         ("triton", r"triton|_kernel_0d1d"),
     )
@@ -135,7 +141,7 @@ _FAMILIES = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply|unrolled|f
 _SAYS_LITTLE = re.compile(
     r"void|const|true|false|unsigned|signed|bool|char|short|int|long|half|__half\d?|Half|float\d?|double\d?|BFloat16"
     r"|lambda|instance|operator|detail|std|cute|default_config|[Aa]rray|OpaqueType|TensorListMetadata|TensorIterator\w*"
-    r"|enable_\w*|\w*(?:Param|Config|Traits|Argument|Shape|Problem|Policy|bfloat16|OffsetCalculator)\w*|T\d*|\d\w*"
+    r"|enable_\w*|cublas\w*|\w*(?:Param|Config|Traits|Argument|Shape|Problem|Policy|bfloat16|OffsetCalculator)\w*|T\d*|\d\w*"
 )
 
 
@@ -209,6 +215,8 @@ class _Signature:
                     if character == "(" and outside and outside[-1] != " ":
                         end = behind = place
                         break
+                    if " " in text[behind:place]:  # what came before was the type that it returns
+                        first = place
                 first = min(first, place)
                 open_.append(_CLOSES[character])
             elif open_ and character == open_[-1] and text[place - 1 : place + 1] != "->":

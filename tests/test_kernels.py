@@ -91,6 +91,27 @@ NAMES = [
     ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD", "copy"),
     ("my kernel", "my kernel", "other"),
     ("vllm_rotary_embedding", "vllm_rotary_embedding", "elementwise"),
+    (
+        "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, float, "
+        "cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<__nv_bfloat16 const> > >(X)", "gemvx::kernel", "gemm",
+    ),
+    ("void flashinfer::BatchPrefillWithPagedKVCacheKernel<(flashinfer::MaskMode)1, 128>(P)",
+     "BatchPrefillWithPagedKVCacheKernel", "attention"),
+    ("void flashinfer::SinglePrefillWithKVCacheKernel<1>(P)", "SinglePrefillWithKVCacheKernel", "attention"),
+    ("_fwd_grouped_kernel_stage1", "_fwd_grouped_kernel_stage1", "attention"),
+    ("_bwd_kernel_dk_dv", "_bwd_kernel_dk_dv", "attention"),
+    ("_ZN5aiter48fmoe_bf16_pertokenFp8_g1u1_vs_silu_1tg_ps_32x512E", "fmoe_bf16_pertokenFp8_g1u1_vs_silu_1tg_ps_32x512",
+     "moe"),
+    ("void marlin::Marlin<__nv_bfloat16, 4>(int4 const*)", "Marlin", "gemm"),
+    ("void marlin_moe_wna16::Marlin<__nv_bfloat16, 4>(int4 const*)", "Marlin", "moe"),
+    ("void mul_mat_vec_q<(ggml_type)12, 1>(void const*)", "mul_mat_vec_q", "gemm"),
+    ("Im2d2Col_v2", "Im2d2Col_v2", "convolution"),
+    (f"void {AT}(anonymous namespace)::RowwiseMomentsCUDAKernel<float>(long)", "RowwiseMomentsCUDAKernel", "normalization"),
+    ("liger_cross_entropy_kernel", "liger_cross_entropy", "reduction"),
+    ("_swiglu_forward_kernel", "_swiglu_forward", "elementwise"),
+    ("selective_scan_fwd_kernel", "selective_scan_fwd", "other"),
+    (f"void {AT}vectorized_elementwise_kernel<4, {AT}FillFunctor<float>, std::array<char*, 1> >(int)",
+     "vectorized_elementwise[fill]", "elementwise"),
     ("", "", "other"),
 ]  # fmt: skip
 
