@@ -29,7 +29,8 @@ an optimistic form (`analyzer.fixes`, `analyzer.changes`). The engine replays it
 never states a saving itself. Without a fix a claim is a question or a statement. Claims about less than 1 % of the wall, or
 that would save less, are dropped by the engine. `doubts` are why it may be wrong here; they make the confidence low. That
 fewer than three steps were recorded need not be said: the engine does. A rule that says several things gives each a `title`.
-Advice is in the words of what the trace shows: PyTorch's, or CUDA's where there is none (`analyzer.software.is_pytorch`).
+Advice is in the words of what the trace shows: an engine's options where one runs it (`study.uses`), PyTorch's, or CUDA's
+where there is none (`analyzer.software.is_pytorch`).
 
 *Numbers*: one that a document claims is read from facts.toml (`value("key", "field")`), one of a device from hardware.toml
 (`study.hardware`). A threshold of our own is a constant with a sentence on how it was chosen.

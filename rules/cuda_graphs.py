@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analyzer.changes import regions
@@ -24,6 +24,12 @@ ALIKE = 0.9  # share of steps with the very same launches; the others would run 
 IN_PYTORCH = (
     'Capture the step: torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, fixed shapes.'
 )
+IN_ENGINE = {
+    "vLLM": "Let vLLM capture it: without --enforce-eager, and with the batch within its cudagraph_capture_sizes.",
+    "SGLang": "Let SGLang capture it: without --disable-cuda-graph, and with the batch within --cuda-graph-max-bs.",
+    "TensorRT-LLM": "Let TensorRT-LLM capture it: cuda_graph_config with the batch sizes that come.",
+}
+"""What captures in a serving engine is an option of it, not a change of the model."""
 IN_CUDA = (
     "Capture the loop's launches (cudaStreamBeginCapture) and replay them with cudaGraphLaunch, at fixed addresses."
 )
@@ -132,8 +138,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
-        how=(IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA)
-        + (f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""),
+        how=_how(study, forbids),
         fix=replace(FIXES["cuda-graphs"], low_share=CAPTURED),
         evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),
         formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
@@ -141,6 +146,15 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
         generic=True,
         doubts=tuple(_doubts(study, recorded, lost)),
     )  # fmt: skip
+
+
+def _how(study: Study, forbids: Sequence[Evidence]) -> str:
+    """In the words of the engine, of PyTorch or of CUDA."""
+    engine = next((use.name for use in study.uses if use.name in IN_ENGINE), None)
+    if engine:
+        return IN_ENGINE[engine]
+    first = f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""
+    return (IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA) + first
 
 
 _IDLE = frozenset(

@@ -108,3 +108,24 @@ def test_needs_and_phases_are_known(rule: Rule) -> None:
     assert set(rule.phases) <= set(PHASES)
     assert bool(rule.phases) == bool(rule.because)
     assert not rule.because or rule.because in rule.cites
+
+
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        ("vllm::moe_forward", "--enforce-eager"),
+        ("sgl_kernel::fwd", "--disable-cuda-graph"),
+        ("aten::mm", "torch.compile"),
+    ],
+)
+def test_what_captures_is_said_in_the_words_of_the_program(operator: str, says: str) -> None:
+    study = study_of(f"""
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        a: {operator}
+        repeat: 4
+        scale: 10us
+    """)
+    (claim,) = BY_ID["cuda-graphs"].check(study)
+    assert says in claim.how

@@ -58,6 +58,10 @@ def test_launch_bound_inference_is_told_to_capture_with_low_confidence(real_trac
     assert "mixed-precision" not in rules(real_traces, name)
 
 
+def test_an_engine_is_told_its_own_option(real_traces: Path) -> None:
+    assert "--enforce-eager" in findings(real_traces, "kineto/vllm-gptoss-mxfp4-eager-tp8-b200.json.gz")[0].how
+
+
 def test_a_busy_prefill_is_told_to_fuse(real_traces: Path) -> None:
     found = rules(real_traces, "kineto/qwen0.5b-prefill-h100.json.gz")
     assert found[0] == "fuse-elementwise"
