@@ -123,6 +123,8 @@ class DeviceAdvice:
     replay: ReplayAdvice
     critical_path: tuple[tuple[str, int], ...]
     """(cause, ns) of what made the window last as long as it did; they add up to the wall time."""
+    peaks: str = ""
+    """Whose peaks modelled numbers rest on, or that they are not known; empty where the device's name alone tells."""
     health: tuple[Note, ...] = ()
     """What makes this device's numbers doubtful; `Advice.health` has the notes of all devices and of the files."""
 

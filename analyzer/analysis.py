@@ -16,6 +16,7 @@ from analyzer.digest import budget, summarise
 from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
+from analyzer.hardware import hardware
 from analyzer.health import check_device, check_trace
 from analyzer.intervals import clip, grouped, total, union
 from analyzer.ladder import ladder
@@ -260,7 +261,7 @@ def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
         process=process.pid,
         device=timeline.device,
         gpu=info.gpu if info else None,
-        name=info.name if info else "",
+        name=study.device.name,
         window=window.kind,
         window_why=window.why,
         start_ns=start,
@@ -296,8 +297,19 @@ def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
         memory=next((use for use in memory_use(trace.memory) if use.device == timeline.device), None),
         replay=ReplayAdvice(trust.error, trust.unexplained, trust.enough),
         critical_path=tuple(path.by_cause.items()),
+        peaks=_peaks(study),
         health=tuple(health),
     )
+
+
+def _peaks(study: Study) -> str:
+    """Whose peaks modelled numbers rest on, where the name alone does not tell."""
+    known = study.hardware
+    if known is None:
+        return "its peaks are not known (--hardware NAME)"
+    if known.found == f"by its name, {study.device.name}":
+        return ""
+    return f"peaks of {hardware()[known.key].name}, {known.found}"
 
 
 def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:

@@ -29,6 +29,32 @@ def test_one_device() -> None:
         advice(*WORK, device=4)
 
 
+MI210_LIKE = {"numSms": 104, "totalGlobalMem": 64 * 2**30, "warpSize": 64}
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked", "name", "peaks"),
+    [
+        ([{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}], None, "NVIDIA H100 80GB HBM3", ""),
+        # Its work has another number than the only device listed.
+        ([{"id": 2, "name": "AMD Instinct MI300X", "numSms": 304}], None, "AMD Instinct MI300X", ""),
+        ([{"id": 0, "name": "NVIDIA A0"}], None, "NVIDIA A0", "its peaks are not known (--hardware NAME)"),
+        ([], None, "", "its peaks are not known (--hardware NAME)"),
+        ([], "l4", "", "peaks of NVIDIA L4, asked for with --hardware l4"),
+        (
+            [{"id": 0, "name": "AMD Radeon Graphics", **MI210_LIKE}], None, "AMD Radeon Graphics",
+            "peaks of AMD Instinct MI210, inferred: the only known device with 104 SMs and 64 GiB",
+        ),
+    ],
+)  # fmt: skip
+def test_whose_peaks_the_model_takes_is_said(
+    listed: list[dict[str, object]], asked: str | None, name: str, peaks: str
+) -> None:
+    recorded = trace(call(0, 2, 1), kernel(5, 50, 1), deviceProperties=listed)
+    (found,) = advise_traces([recorded], Request(hardware=asked)).devices
+    assert (found.name, found.peaks) == (name, peaks)
+
+
 def test_device_that_ran_nothing_in_the_window() -> None:
     found = advice(*WORK, window="0.001:0.04")
     assert [d.device for d in found.devices] == [0]

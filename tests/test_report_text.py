@@ -103,6 +103,8 @@ def test_unknown_is_not_zero() -> None:
     assert re.search(r"DtoD +1 +1\.000 +unknown +unknown", text)
     assert "idle GPU unknown, gap in a full queue unknown" in " ".join(text.split())
     assert "name not recorded" in text
+    unknown = shown(device(name="", peaks="its peaks are not known (--hardware NAME)"))
+    assert "Device   device 0, name not recorded; its peaks are not known (--hardware NAME)" in unknown
     assert "MEMORY" not in text
 
 

@@ -64,7 +64,7 @@ def _comparison(comparison: Comparison) -> list[str]:
 
 
 def _about(advice: Advice, device: DeviceAdvice) -> str:
-    name = f", {device.name}" if device.name else ""
+    name = "".join(f", {text}" for text in (device.name, device.peaks) if text)
     files = device.file if len(advice.traces) == 1 else f"{device.file} of {len(advice.traces)} traces"
     return f"{files} · {where(device)}{name} · {duration(device.wall_ns)}, {device.window_why}"
 

@@ -101,7 +101,7 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
 
 def _window(page: Page, device: DeviceAdvice) -> None:
     name = clean(device.name) or "name not recorded"
-    _labelled(page, "Device", f"{where(device)}, {name}")
+    _labelled(page, "Device", f"{where(device)}, {name}" + (f"; {clean(device.peaks)}" if device.peaks else ""))
     why = clean(device.window_why)
     if device.window == "gpu" and not device.steps:
         why += "; no steps are marked"
