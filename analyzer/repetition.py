@@ -40,6 +40,8 @@ class Repetition:
         """Why a finding rests on little, empty where it does not."""
         if self.enough:
             return ""
+        if self.inferred and self.count == 1:
+            return f"no steps are marked and nothing repeats: record at least {ENOUGH} steps after warm-up"
         what = "one step" if self.count == 1 else f"{self.count} steps"
         return f"rests on {what} only: record at least {ENOUGH} after warm-up"
 

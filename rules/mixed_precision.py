@@ -13,6 +13,7 @@ from analyzer.kernels import kernel_class, readable
 from analyzer.lookup import named
 from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
+from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64
 from analyzer.units import share
@@ -137,15 +138,11 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
         return
     low, high, told = _factors(study)
     names = sorted({readable(timeline.label(op)) for op in mine.tolist()})
-    bf16 = study.hardware is None or "bf16" in study.hardware.peaks
-    underflow = value("gt-fp16-underflow", "min")
     yield Claim(
         message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} "
         f"ms), without the tensor cores: {', '.join(names[:3])}.",
         ns=ns,
-        how='torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16).'
-        if bf16
-        else f"torch.autocast with fp16 and a GradScaler (fp16 ends at {underflow:.1g}); this device has no bf16.",
+        how=_how(study),
         fix=Fix("mixed-precision", "products in 16 bit", _scaled(study, mine, low), _scaled(study, mine, high), assumes=(told,)),
         evidence=(of_operations(study, mine),),
         formula=f"{ns / 1e6:,.3f} ms × (1 − factor), factor {high:.2f} to {low:.2f}; bytes fall by "
@@ -153,6 +150,22 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
         grade="modelled",
         doubts=() if study.hardware else ("the device's peaks are not known (--hardware NAME)",),
     )  # fmt: skip
+
+
+def _how(study: Study) -> str:
+    """What this device can do, in PyTorch's words or in CUDA's; both generations' where the device is not known."""
+    known = study.hardware is not None
+    bf16 = known and "bf16" in study.hardware.peaks  # type: ignore[union-attr]
+    if not is_pytorch(study.trace):
+        tf32 = "CUBLAS_COMPUTE_32F_FAST_TF32 for tf32 (Ampere and later), or " if bf16 or not known else ""
+        return f"{tf32}16-bit inputs with fp32 accumulation: cublasGemmEx, or cuBLASLt and cuDNN with such descriptors."
+    new = 'torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16)'
+    old = "torch.autocast with fp16"
+    if study.phase.name not in ("prefill", "decode"):  # only gradients are that small
+        old += f" and a GradScaler (fp16 ends at {value('gt-fp16-underflow', 'min'):.1g})"
+    if not known:
+        return f"{new}; before Ampere {old}."
+    return f"{new}." if bf16 else f"{old}; this device has no bf16."
 
 
 def is_fp32_product(name: str) -> bool:

@@ -171,6 +171,10 @@ def test_confidence_is_low_on_few_steps_and_says_so() -> None:
     assert judge(study_of(SLOW_LOADER), [check]).findings[0].confidence == "high"
     few = judge(study_of(SLOW_LOADER.replace("repeat: 4", "repeat: 2")), [check]).findings[0]
     assert (few.confidence, few.doubts) == ("low", ("rests on 2 steps only: record at least 3 after warm-up",))
+    unmarked = judge(study_of(" host DDDDDOO.aOO.bOO.cOO.d\n s7   .........a....b...c..d"), [check])
+    assert unmarked.findings[0].doubts == (
+        "no steps are marked and nothing repeats: record at least 3 steps after warm-up",
+    )
 
 
 def test_grades_are_those_of_the_weakest_input() -> None:

@@ -129,3 +129,27 @@ def test_what_captures_is_said_in_the_words_of_the_program(operator: str, says: 
     """)
     (claim,) = BY_ID["cuda-graphs"].check(study)
     assert says in claim.how
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "says", "not_said"),
+    [
+        ("device: a100-sxm4-80", "bfloat16", "fp16"),
+        ("device: v100-sxm2", "GradScaler", "bfloat16"),
+        ("device: v100-sxm2\n phase: prefill", "autocast with fp16;", "GradScaler"),
+        ("", "before Ampere", "has no bf16"),  # the device is not known
+    ],
+)
+def test_the_precision_advised_is_one_that_the_device_has(asked_for: str, says: str, not_said: str) -> None:
+    (claim,) = BY_ID["mixed-precision"].check(
+        study_of(f"""
+ step |...................
+ host abS==============..
+ s7   .aaaaaaaaaaaaabbbbbb
+ a: volta_sgemm_128x64_tn
+ {asked_for}
+ repeat: 4
+ scale: 100us
+""")
+    )
+    assert says in claim.how and not_said not in claim.how
