@@ -297,7 +297,7 @@ def memory_use(memory: Memory) -> list[MemoryUse]:
 
 @dataclass(frozen=True)
 class HostTime:
-    """Host records of one name: total wall time and the time outside their children (`self`), in ns."""
+    """Host records of one name: their time summed over threads, in ns."""
 
     name: str
     calls: int

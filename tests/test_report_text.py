@@ -150,7 +150,7 @@ def test_several_ranks_in_a_table_then_the_one_to_look_at() -> None:
 def test_a_recording_of_the_host_alone() -> None:
     lines = shown(host=host())
     assert section(lines, "RANGES") == [
-        "RANGES  wall time, what they call included",
+        "RANGES  summed over threads, what they call included",
         "  name     calls     ms   share   median",
         "  forward      4  60.00  60.0 %  15.0 ms",
     ]

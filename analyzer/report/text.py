@@ -326,7 +326,7 @@ def _host(page: Page, host: HostAdvice) -> None:
 def _host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -> None:
     if not times:
         return
-    page.head(title, f"{shown_of(count, times)}wall time, what they call included")
+    page.head(title, f"{shown_of(count, times)}summed over threads, what they call included")
     whole = max(time.ns for time in times)
     rows = [
         (
