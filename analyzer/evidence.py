@@ -15,6 +15,7 @@ from analyzer.summary import readable_host, user_line
 from analyzer.trace import NONE, Index, Int64
 
 PLACES = 3  # first places shown: enough to find one in a viewer
+WIDTH = 46  # characters of a name that stands for others too
 
 
 def at_ms(study: Study, instants: Sequence[int]) -> tuple[float, ...]:
@@ -30,9 +31,12 @@ def python_line(study: Study, row: int) -> str:
 def of_causes(study: Study, *causes: str, names: int = 3) -> tuple[Evidence, ...]:
     """The host records that most of the idle time of these causes rests on, the largest first."""
     trace, counts, totals = study.trace, *np.zeros((2, len(study.trace.names) + 1), np.int64)
-    for code, _, _, ns in _resting_on(study, causes):
-        np.add.at(counts, code, 1)
+    records = np.zeros(len(trace), np.bool_)  # several stretches may rest on one
+    for code, rows, _, ns in _resting_on(study, causes):
+        counts[0] += np.count_nonzero(code == 0)
+        records[rows[code != 0]] = True
         np.add.at(totals, code, ns)
+    counts[1:] = np.bincount(trace.name_code[records], minlength=len(trace.names))
     found, codes = [], np.flatnonzero(counts)
     for code in codes[np.argsort(-totals[codes], kind="stable")[:names]].tolist():
         starts, row = _first_places(study, causes, code)
@@ -65,18 +69,20 @@ def _first_places(study: Study, causes: Sequence[str], wanted: int) -> tuple[lis
 
 
 def of_rows(study: Study, rows: Int64, what: str = "") -> Evidence:
-    """Host records; named by the first of them unless told."""
+    """Host records; named by the first of them, and how many other names there are, unless told."""
     trace = study.trace
     name = what or (readable_host(trace, int(rows[0])) if len(rows) else "")
+    name += "" if what else _and_others(len(counted(trace.name_code[rows])[0]) - 1)
     ns = int((trace.end_ns[rows] - trace.start_ns[rows]).sum())
     starts = trace.start_ns[rows[:PLACES]].tolist()
     return Evidence(name, len(rows), ns, at_ms(study, starts), python_line(study, int(rows[0])) if len(rows) else "")
 
 
 def of_operations(study: Study, operations: Int64, what: str = "") -> Evidence:
-    """Device operations (index into the timeline); named by the most frequent of them unless told."""
+    """Device operations (index into the timeline); named by the most frequent of them, and how many other names there are,
+    unless told."""
     timeline = study.timeline
-    name = what or readable(_most_frequent(study, operations))
+    name = what or _most_frequent(study, operations)
     ns = int(timeline.length[operations].sum())
     launch = next((row for row in timeline.launch[operations].tolist() if row != NONE), NONE)
     starts = np.sort(timeline.start[operations])[:PLACES].tolist()
@@ -87,4 +93,16 @@ def _most_frequent(study: Study, operations: Int64) -> str:
     """The name that most of the operations have, of several the one that comes first; empty without operations."""
     names = study.trace.name_code[study.timeline.row[operations]]
     codes, which, counts = counted(names)
-    return study.trace.names[names[np.argmax(counts[which])]] if len(codes) else ""
+    if not len(codes):
+        return ""
+    others = len({_called(study.trace.names[code], 200) for code in codes.tolist()}) - 1
+    return _called(study.trace.names[names[np.argmax(counts[which])]], WIDTH if others else 60) + _and_others(others)
+
+
+def _called(name: str, width: int) -> str:
+    """A kernel without its templates; a copy with the memory that it reads."""
+    return name if name.startswith("Memcpy") else readable(name, width)
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} other{'s' * (count > 1)}" if count > 0 else ""

@@ -125,7 +125,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         + ("non_blocking=True" if is_pytorch(study.trace) else "cudaMemcpyAsync")
         + ", an event, two pinned buffers.",
         fix=_resident(in_graph(study, mine)) if weights else FIXES["copy-overlap"],
-        evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
+        evidence=(of_operations(study, mine),),
         formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",
         doubts=("that the copied data are weights is inferred from their recurring sizes",) if weights else (),
     )

@@ -132,7 +132,7 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
         else "Pin the host buffers (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a stream; without "
         "pinned memory it is no more asynchronous than cudaMemcpy.",
         fix=FIXES["pinned-memory"],
-        evidence=(of_operations(study, mine, study.trace.label(int(timeline.row[mine[0]]))),),
+        evidence=(of_operations(study, mine),),
         doubts=(
             "the program registers host memory (cudaHostRegister): some recorders call that pageable although it is pinned",
         )
