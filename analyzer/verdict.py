@@ -77,7 +77,7 @@ def verdict(
     busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
     if len(devices) > 1:
         late = ", which the other ranks wait for" if run and late_row(device, run) else ""
-        busy = f"{where(device)}{late}: {busy}"
+        busy = f"{where(device, devices)}{late}: {busy}"
     loss = largest_loss(device)
     if loss is None:
         return f"{busy}: nothing but kernels and copies to speak of."
@@ -190,8 +190,8 @@ def record_host(device: DeviceAdvice) -> str:
     return "record operators (ProfilerActivity.CPU)"
 
 
-def where(device: DeviceAdvice) -> str:
-    """A device's place: rank, process and ordinal as far as they say something."""
+def where(device: DeviceAdvice, others: Sequence[DeviceAdvice] = ()) -> str:
+    """A device's place: rank, process and ordinal as far as they say something, and its file where others are alike."""
     parts = []
     if device.rank is not None:
         parts.append(f"rank {device.rank}")
@@ -200,4 +200,12 @@ def where(device: DeviceAdvice) -> str:
     parts.append(f"device {device.device}")
     if device.gpu is not None and device.gpu != device.device:
         parts.append(f"(GPU {device.gpu})")
+    if same_place(device, others):
+        parts.append(f"of {device.file}")
     return " ".join(parts)
+
+
+def same_place(device: DeviceAdvice, others: Sequence[DeviceAdvice]) -> bool:
+    """A device of another file has this rank, process and ordinal."""
+    place = (device.rank, device.process, device.device)
+    return any(other.file != device.file and (other.rank, other.process, other.device) == place for other in others)

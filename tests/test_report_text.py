@@ -91,6 +91,13 @@ def test_gaps_kernels_modules_copies_launches_memory() -> None:
     ]
 
 
+def test_devices_that_only_their_files_tell_apart() -> None:
+    lines = shown(device(file="run-a.json.gz"), device(file="run-b.json.gz"), device(device=1, file="run-b.json.gz"))
+    table = section(lines, "DEVICES")[2:]
+    assert [line.split("  ")[1].strip() for line in table] == ["…a", "…b dev 0", "dev 1"]
+    assert section(lines, "DETAIL")[1].startswith("Device   device 0 of run-a.json.gz, ")
+
+
 def test_unknown_is_not_zero() -> None:
     text = "\n".join(
         shown(

@@ -124,6 +124,13 @@ def test_another_device_s_late_ranks_are_not_told_of_the_one_shown() -> None:
     assert said.startswith("rank 0 device 0: GPU busy") and "first collective" not in said
 
 
+def test_devices_alike_are_told_apart_by_their_files() -> None:
+    items = (KERNELS, idle("python", 20))
+    one, other = device(items, file="a.json"), device((*items, idle("framework", 5)), file="b.json")
+    assert verdict([one, other], None).startswith("device 0 of b.json: GPU busy")
+    assert verdict([one, replace(other, rank=1)], None).startswith("rank 1 device 0: GPU busy")
+
+
 def test_without_gpu_work() -> None:
     assert verdict([], host()) == ("No GPU work was recorded in these 100.0 ms; what follows is the host's side alone.")
     assert verdict([], host(), recordings=3) == (

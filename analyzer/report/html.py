@@ -93,7 +93,7 @@ def render(
         serving=_of(device, advice.serving),
         limits=[note for note in advice.health if note.code in LIMITS],
         roof=_roof(*shown[0]) if shown else None,
-        views=[where(of) for of, _ in shown],
+        views=[where(of, advice.devices) for of, _ in shown],
         summed=any(one["whole"] is not None for one in data["devices"]),
         skipped=_skipped(advice),
         unasked=[one for one in _skipped(advice) if "nothing of the kind" not in one[1]],

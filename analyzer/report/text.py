@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from analyzer.report.words import (
 from analyzer.summary import HostTime
 from analyzer.trace import Note
 from analyzer.units import duration, share
-from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, where
+from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, same_place, where
 
 LABEL = 9  # columns of the labels at the left
 NOT_RECORDED = 0.01  # above this share of the wall, how to record the rest is said
@@ -86,7 +87,7 @@ def _labelled(page: Page, label: str, text: str, style: str = "") -> None:
 
 def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     """Everything about one device, most important first."""
-    _window(page, device)
+    _window(page, device, advice.devices)
     _what_if(page, advice)
     _partition(page, device, advice.health)
     findings(page, advice, device)
@@ -99,9 +100,13 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
     launches(page, device)
 
 
-def _window(page: Page, device: DeviceAdvice) -> None:
+def _window(page: Page, device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -> None:
     name = clean(device.name) or "name not recorded"
-    _labelled(page, "Device", f"{where(device)}, {name}" + (f"; {clean(device.peaks)}" if device.peaks else ""))
+    _labelled(
+        page,
+        "Device",
+        f"{clean(where(device, devices))}, {name}" + (f"; {clean(device.peaks)}" if device.peaks else ""),
+    )
     why = clean(device.window_why)
     if device.window == "gpu" and not device.steps:
         why += "; no steps are marked"
@@ -292,7 +297,18 @@ def _place(device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -> str:
         return f"rank {device.rank}"
     place = f"dev {device.device}"
     place = f"pid {device.process} {place}" if device.process is not None else place
+    if same_place(device, devices):
+        alone = sum(other.file == device.file for other in devices) == 1
+        own = clean(_own_part(device.file, [other.file for other in devices]))
+        place = own if alone else f"{own} {place}"
     return f"rank {device.rank} {place}" if device.rank is not None else place
+
+
+def _own_part(file: str, files: Sequence[str]) -> str:
+    """What tells a file's name from the others': `…b` of `run-a.json` and `run-b.json`."""
+    alike = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*files, strict=False)))
+    common = re.sub(r"[^\W_]*$", "", file[:alike])
+    return ("…" if common else "") + file[len(common) :].split(".")[0]
 
 
 def _straggler(devices: Sequence[DeviceAdvice]) -> str:
