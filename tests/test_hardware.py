@@ -27,6 +27,9 @@ def device(name: str = "", sms: int | None = None, gib: float | None = None, **p
         ("Tesla V100-DGXS-32GB", 80, 31.7, "v100-sxm2"),
         ("NVIDIA A100-PG509-200", 108, 39.4, "a100-sxm4-40"),
         ("AMD Instinct MI300X VF", 304, 192.0, "mi300x"),
+        ("NVIDIA A800-SXM4-80GB", 108, 79.3, "a800-sxm4-80"),
+        ("NVIDIA H800", 132, 79.1, "h800-sxm"),
+        ("NVIDIA H20", 78, 95.6, "h20"),
         ("Orin", 14, 30.0, "orin-agx-32"),
         ("Orin", 16, 61.0, "orin-agx-64"),
     ],
@@ -81,7 +84,7 @@ def test_a_slice_has_its_share() -> None:
 
 @pytest.mark.parametrize(
     ("key", "dtype", "ridge"),
-    [("h100-sxm", "bf16", 989.4 / 3.35), ("h100-sxm", "fp8", 1978.9 / 3.35), ("h200-sxm", "bf16", 206.1),
+    [("h100-sxm", "bf16", 989.4 / 3.35), ("h100-sxm", "fp8", 1978.9 / 3.35), ("h20", "bf16", 37), ("h200-sxm", "bf16", 206.1),
      ("l4", "bf16", 121 / 0.3), ("h100-sxm", "fp32", 66.9 / 3.35), ("mi210", "fp32", 45.3 / 1.6)],
 )  # fmt: skip
 def test_ridge(key: str, dtype: str, ridge: float) -> None:
