@@ -7,10 +7,12 @@ import numpy as np
 from analyzer.distinct import present
 from analyzer.evidence import of_operations
 from analyzer.kernels import kernel_class
+from analyzer.passes import communicating, kinds_of
 from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
+from analyzer.units import duration, share
 
 MOVING = 0.1  # of the wall in moving tokens to experts and back: fused kernels take a few percent
 KEPT = 0.5  # pessimistic: of the moving half stays, as some of it is traffic that no kernel avoids
@@ -20,6 +22,8 @@ ROUTING = re.compile(
     r"topk_?gating|routing(?!\w*loss)|expert|fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|(?<![a-z])moe", re.I
 )
 MOVES = re.compile(r"gather|scatter|index_?(?:select|add|put|copy|elementwise)|permute|sort|nonzero", re.I)
+SENT = 0.05  # of the wall in tokens on their way between devices that no kernel hides
+SENDS = re.compile(r"deep_ep(?![a-z])|dispatch|combine", re.I)
 GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutlass_moe", re.I)
 
 
@@ -36,6 +40,27 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         b: void at::native::vectorized_gather_kernel<16, long>
         c: fused_moe_kernel
         d: void at::native::index_elementwise_kernel<128, 4>
+        repeat: 3
+        """,
+        # Experts on other devices.
+        """
+        step |.................
+        host anbncndncS=======
+        s7   .anbbnccndbnccd...
+        a: topkGatingSoftmax
+        b: fused_moe_kernel
+        n: c10d::alltoall_base_ [64,4096] bf16 > ncclDevKernel_SendRecv
+        phase: decode
+        repeat: 3
+        """,
+        """
+        step |.................
+        host anbncndncS=======
+        s7   .anbbnccndbnccd...
+        a: topkGatingSoftmax
+        b: fused_moe_kernel
+        n: void deep_ep::internode_ll::dispatch<true, 7, 5120>
+        phase: decode
         repeat: 3
         """,
         # One expert after the other.
@@ -68,6 +93,37 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         a: topkGatingSoftmax
         b: moe_align_block_size_kernel
         c: fused_moe_kernel
+        repeat: 3
+        """,
+        # Tokens travel while the other half of the batch computes.
+        """
+        step |.................
+        host anbncndnS=======.
+        s7   .abbbbbbbbbbbbbb..
+        s9   ...nn..nn..nn.....
+        a: topkGatingSoftmax
+        b: fused_moe_kernel
+        n: void deep_ep::internode_ll::dispatch<true, 7, 5120>
+        phase: decode
+        repeat: 3
+        """,
+        # An all-to-all without experts is another program's.
+        """
+        step |.................
+        host anbncndncS=======
+        s7   .anbbnccndbnccd...
+        a: softmax_warp_forward
+        n: c10d::alltoall_base_ [64,4096] bf16 > ncclDevKernel_SendRecv
+        repeat: 3
+        """,
+        # Sums of layers are no tokens.
+        """
+        step |.................
+        host anbncndncS=======
+        s7   .anbbnccndbnccd...
+        a: topkGatingSoftmax
+        b: fused_moe_kernel
+        n: ncclDevKernel_AllReduce_Sum_bf16_RING_LL
         repeat: 3
         """,
         # Experts with many tokens each.
@@ -103,13 +159,16 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
     ),
 )
 def moe(study: Study) -> Iterator[Claim]:
-    """A mixture of experts spends its time on moving tokens, or multiplies one expert after the other.
+    """A mixture of experts spends its time on moving tokens, on one device or between several, or multiplies one expert after
+    the other.
 
     Why it costs: each layer sorts the tokens by expert, copies them together, multiplies, and adds them back. As separate
-    kernels that is traffic without work; one product for each expert reads its weights for a handful of tokens.
+    kernels that is traffic without work; one product for each expert reads its weights for a handful of tokens. With experts on
+    other devices every layer waits twice for tokens on their way.
 
     What to do: a fused or grouped kernel (`torch._grouped_mm`, vLLM's and SGLang's fused_moe, MegaBlocks, Transformer
-    Engine's permute), which gathers while it loads. Across devices, send the tokens while the shared layers compute.
+    Engine's permute), which gathers while it loads. Across devices, send the tokens while the shared layers or the other half
+    of the batch compute, in decode with kernels made for low latency (DeepEP).
 
     How to verify: record again; one grouped kernel a layer, and gather, scatter and index kernels nearly gone.
 
@@ -135,6 +194,7 @@ def moe(study: Study) -> Iterator[Claim]:
             formula="time of the kernels that sort, gather and scatter",
             doubts=("some of them may move something else",),
         )  # fmt: skip
+    yield from _sent(study)
     costs = study.inkernel.costs
     few = [kind.family == "product" and kind.weight_bytes > 0 and 0 < kind.m < FEW for kind in costs.kinds]
     experts = of_kinds(study, study.operations, few)
@@ -150,6 +210,36 @@ def moe(study: Study) -> Iterator[Claim]:
             evidence=(of_operations(study, experts),),
             formula=f"{small / 1e6:,.3g} ms in {len(experts):,} products of {trace.label(int(timeline.row[experts[0]]))[:40]}",
         )
+
+
+def _sent(study: Study) -> Iterator[Claim]:
+    """Tokens on their way between devices, and nothing else runs."""
+    wall, exposed = study.window.wall_ns, study.causes.get("exposed-communication", 0)
+    if exposed < SENT * wall:
+        return
+    on, found, which = communicating(study)
+    kinds = kinds_of(found, which)
+    sends = [
+        kind == "alltoall" or SENDS.search(study.timeline.label(int(at))) is not None
+        for at, kind in zip(on, kinds, strict=True)
+    ]
+    mine = on[np.array(sends, np.bool_)]
+    time = int(lengths(study, mine).sum())
+    lost = min(time, exposed)
+    if lost < SENT * wall:
+        return
+    yield Claim(
+        title="Every layer waits for tokens on their way",
+        message=f"{len(mine):,} exchanges of tokens between devices keep everything else waiting for {share(lost, wall)} of the "
+        f"wall ({duration(lost)}).",
+        ns=lost,
+        how="Send tokens while something else computes: the other half of the batch (two-batch overlap, DualPipe) or the shared "
+        "experts; in decode with low-latency kernels (DeepEP). Are the experts' loads even?",
+        evidence=(of_operations(study, mine),),
+        formula=f"the smaller of {time / 1e6:,.3f} ms in exchanges and {exposed / 1e6:,.3f} ms of exposed communication",
+        unpriced="what could run meanwhile is not known, nor how long a device waits for another's tokens",
+        doubts=() if study.run else ("one rank's trace cannot tell travelling from waiting for another rank",),
+    )
 
 
 @lru_cache(maxsize=10_000)
