@@ -96,7 +96,7 @@ def _where(evidence: Sequence[Evidence]) -> str:
     """The first events that have a place."""
     told = []
     for item in [e for e in evidence if e.at_ms][:2]:
-        at = f"at {item.at_ms[0]:,.3f} ms" + (" and later" if item.count > 1 else "")
+        at = f"at {item.at_ms[0]:,.3f} ms of the trace" + (" and later" if item.count > 1 else "")
         line = f", {clean(item.python)}" if item.python and item.python != item.what else ""
         told.append(f"{_short(clean(item.what))} × {item.count:,} ({at}{line})")
     return "; ".join(told)

@@ -97,7 +97,7 @@ def _details(number: int, finding: Finding) -> list[str]:
         f"**Do:** {escaped(finding.how)}", "",
     ]  # fmt: skip
     for item in finding.evidence:
-        at = f" at {', '.join(f'{t:,.3f}' for t in item.at_ms)} ms" if item.at_ms else ""
+        at = f" at {', '.join(f'{t:,.3f}' for t in item.at_ms)} ms of the trace" if item.at_ms else ""
         line = f", from {code(item.python)}" if item.python and item.python != item.what else ""
         took = f", {duration(item.ns)}" if item.ns is not None else ""
         lines.append(f"- {code(item.what)} × {item.count:,}{took}{at}{line}")
