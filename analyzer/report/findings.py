@@ -34,9 +34,9 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
         page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
     joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
     if joint and sum(finding.saving_ns is not None for finding in mine) > 1:
-        low, high = (round(x, 2) for x in joint.speedup)
+        low, high = joint.speedup
         page.prose(
-            f"Together: {_span(joint.saving_ns, device.wall_ns)}, {low:g} to {high:g} times as fast.", "  ", "bold"
+            f"Together: {_span(joint.saving_ns, device.wall_ns)}, {low:.2f} to {high:.2f} times as fast.", "  ", "bold"
         )
     if skipped:
         silent = len({one.rule for one in skipped})
