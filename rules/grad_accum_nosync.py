@@ -12,7 +12,7 @@ from analyzer.passes import communicating, in_backward, kinds_of, shards
 from analyzer.pricing import in_graph
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.trace import NONE, Int64
+from analyzer.trace import Int64
 from analyzer.units import duration, share
 
 FROM = 0.02  # of the wall in exposed communication, as for buckets; less is not worth the change
@@ -93,6 +93,19 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
+        # The optimizer itself reduces, once.
+        """
+        step |..........................
+        host fOOOfOOOfOOODDDS=========.
+        host .b...b...b...nu...........
+        s7   .ffbbffbbffbb.nnnuu.......
+        O: autograd::engine::evaluate_function: MmBackward0
+        D: Optimizer.step#AdamW.step
+        n: ncclDevKernel_AllReduce_Sum_bf16_RING_LL
+        phase: training
+        repeat: 4
+        scale: 100us
+        """,
     ),
     misses=(
         # No record says where the optimizer's step is.
@@ -168,8 +181,8 @@ def _passes(study: Study, reduces: Int64) -> list[list[Int64]]:
     kept, begun = kept[np.argsort(begun, kind="stable")], np.sort(begun)
     backward = in_backward(study, kept) | np.isin(kept, reduces)
     number = np.cumsum(np.concatenate([[False], backward[1:] & ~backward[:-1]])) if len(kept) else kept
-    launched = timeline.launch[reduces]
-    reduces = reduces[launched != NONE]
+    reduces = reduces[timeline.linked[reduces]]
+    reduces = reduces[~in_optimizer(study, reduces)]  # those are of no pass
     starts = trace.start_ns[timeline.launch[reduces]]
     of_pass = number[np.searchsorted(begun, starts, side="left")] if len(kept) else starts
     interval = np.searchsorted(updates, starts)
