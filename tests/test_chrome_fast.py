@@ -264,6 +264,8 @@ BAD = [
     '{"ph": "X", "name": "k", "ts": 01}',
     '{"ph": "X", "name": "k" "pid": 1}',
     '{"ph": "X", "name": "caf\ud800"}',
+    '{"ph": "X", "name": "k", "args": {"Input type": ["float", ,float", "int"]}}',
+    '{"ph": "X", "name": "k", "args": {"Concrete Inputs": ["", "5" disk", ""]}, "pid": 1}',
     "null",
 ]
 

@@ -229,10 +229,11 @@ class _Worker:
                 self.columns = self.columns.grown()
             elif stop == scan.POOL_FULL:
                 self.pool.grow()
-            elif stop != scan.ODD or not self._odd(chunk):
+            elif stop not in (scan.ODD, scan.CUT):
                 break
-        if stop == scan.ODD:
-            stop = scan.CUT
+            elif not self._odd(chunk):
+                stop = scan.CUT
+                break
         if state[scan.N_REPAIRED]:
             first = int(state[scan.FIRST_REPAIRED])
             chunk.damage.append(("repaired-event", first, "number", int(state[scan.N_REPAIRED])))
@@ -250,7 +251,10 @@ class _Worker:
         chunk.texts = _grouped(columns.texts, int(state[scan.N_TEXTS]), len(INTEGERS), len(TEXTS), np.int32)
 
     def _odd(self, chunk: _Chunk) -> bool:
-        """Read what the compiled parser could not, with the rules of `chrome`; False when the text ends in it."""
+        """Read what the compiled parser could not, with the rules of `chrome`; False when the text ends in it.
+
+        Where a quote is missing the compiled parser takes all that follows for text, and says that the event is cut.
+        """
         start = int(self.pool.state[scan.POSITION])
         size = 1 << 12
         while True:
