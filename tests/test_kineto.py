@@ -198,6 +198,42 @@ def test_ranks_by_repeated_ids() -> None:
     assert [n.count for n in found.health if n.code == "duplicate-ids"] == [1]
 
 
+def test_a_device_stays_one_ranks_whatever_ids_coincide() -> None:
+    """What rank 1 launched before the recording has the id of a call of rank 0: tied to none, and no second device."""
+    calls = [call(1, 2, 1, pid=10), call(3, 4, 99, pid=10), call(1, 2, 1, pid=11)]
+    calls += [call(10 * i, 10 * i + 2, i, pid=11) for i in range(2, 12)]
+    kernels = [kernel(10 * i + 5, 10 * i + 8, i, f"k{i}", device=1) for i in range(1, 12)]
+    events = [*calls, *kernels, kernel(5, 8, 99, "earlier", device=1)]
+    found = trace(*events)
+    assert links(found) == [("earlier", ""), *((f"k{i}", "11") for i in range(1, 12))]
+    assert [(d.rank, d.device, d.operations, d.busy_ns) for d in advice(*events).devices] == [(1, 1, 12, 36_000)]
+
+
+@pytest.mark.parametrize("rows", [1, -1])
+def test_ranks_with_the_same_ids_alone(rows: int) -> None:
+    """Two devices, on which every id is ambiguous: device 0 ran before rank 1 had launched, so device 1 is that one's."""
+    events = [
+        call(1, 2, 1, pid=10), call(3, 4, 2, pid=10), call(21, 22, 1, pid=11), call(23, 24, 2, pid=11),
+        kernel(5, 9, 1, "a0"), kernel(9, 12, 2, "b0"), kernel(25, 29, 1, "a1", device=1), kernel(29, 32, 2, "b1", device=1),
+    ]  # fmt: skip
+    found = trace(*events[::rows])
+    pids = {"a0": "10", "b0": "10", "a1": "11", "b1": "11"}
+    assert dict(links(found)) == pids
+    said = [n.message for n in found.health if n.code == "duplicate-ids"]
+    assert len(said) == 1
+    assert "; 4 operations were told apart" in said[0]
+
+
+def test_what_was_not_told_apart_is_counted() -> None:
+    """Both ranks may have launched either kernel: neither is tied to a call."""
+    calls = [call(1, 2, 1, pid=10), call(3, 4, 1, pid=11)]
+    found = trace(*calls, kernel(20, 21, 1, "a"), kernel(22, 23, 1, "b", device=1))
+    assert links(found) == [("a", ""), ("b", "")]
+    assert [n.message.partition("; ")[2] for n in found.health if n.code == "duplicate-ids"] == [
+        "0 operations were told apart by device and time order, 2 could not be and are not tied to a call"
+    ]
+
+
 def test_ambiguous_ids_pair_in_order_or_not_at_all() -> None:
     calls = [call(1, 2, 1, pid=10), call(3, 4, 1, pid=11)]
     assert links(trace(*calls, kernel(20, 21, 1, "a"), kernel(22, 23, 1, "b"))) == [("a", "10"), ("b", "11")]

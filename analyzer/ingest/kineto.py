@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,54 +269,96 @@ def _launched_twice(pid: Int32, correlation: Int64) -> Int64:
     return np.asarray(ids[times > 1], np.int64)
 
 
+Launches = dict[int, list[tuple[int, int]]]
+"""Correlation -> (start, scope) of the calls with it, in time order."""
+
+
 def _split_by_pid(
     strings: list[str], kind: Any, pid: Int32, device: Int64, correlation: Int64, start: Int64, calls: Int64,
     launchers: Int64, repeated: Int64, notes: list[Note],
 ) -> tuple[list[Process], Int32]:  # fmt: skip
     """The same correlation launched from two pids: several ranks in one file, told apart by who launched what.
 
-    A device whose unambiguous operations come from one pid is that pid's. On a device shared by several, an operation
-    with an ambiguous id goes with the launch of the same turn in time order, or stays unlinked where the counts differ.
+    On a device that is not one pid's an operation with an ambiguous id goes with the launch of the same turn in time order,
+    or stays unlinked where the counts differ.
     """
     owner_of_pid = {int(code): i for i, code in enumerate(launchers.tolist())}
     process = np.array([owner_of_pid.get(int(code), 0) for code in pid.tolist()], np.int32)
+    launched: Launches = {}
+    in_order = calls[np.argsort(start[calls], kind="stable")]
+    columns = (correlation, start, process)
+    for c, begun, owner in zip(*(column[in_order].tolist() for column in columns), strict=True):
+        launched.setdefault(c, []).append((begun, owner))
     operations = np.flatnonzero((kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION))
-    first_launcher = dict(zip(correlation[calls][::-1].tolist(), process[calls][::-1].tolist(), strict=True))
+    operations = operations[np.argsort(start[operations], kind="stable")]
     ambiguous = np.isin(correlation[operations], repeated)
-    for ordinal in ascending(device[operations]).tolist():
-        here = operations[device[operations] == ordinal]
-        clear = [
-            first_launcher[c]
-            for c in correlation[here[~np.isin(correlation[here], repeated)]].tolist()
-            if c in first_launcher
-        ]
-        owners, votes = (
-            np.unique(clear, return_counts=True) if clear else (np.empty(0, np.int64), np.empty(0, np.int64))
-        )
-        if len(owners) == 1:
-            process[here] = owners[0]
+    on = {ordinal: operations[device[operations] == ordinal] for ordinal in ascending(device[operations]).tolist()}
+    owners = _owners({o: (correlation[rows].tolist(), start[rows].tolist()) for o, rows in on.items()}, launched)
+    unlinked = 0
+    for ordinal, here in on.items():
+        if ordinal in owners:
+            process[(kind >= Kind.KERNEL) & (device == ordinal)] = owners[ordinal]
             continue
-        process[here] = [
-            first_launcher.get(c, owners[votes.argmax()] if len(owners) else 0) for c in correlation[here].tolist()
-        ]
-        for c in ascending(correlation[here[np.isin(correlation[here], repeated)]]).tolist():
-            ops = here[correlation[here] == c]
-            ops = ops[np.argsort(start[ops], kind="stable")]
-            launches = calls[correlation[calls] == c]
-            launches = launches[np.argsort(start[launches], kind="stable")]
-            if len(ops) == len(launches):
-                process[ops] = process[launches]
+        told = [launched[c][0][1] if _clear(launched.get(c, [])) else NONE for c in correlation[here].tolist()]
+        known = [owner for owner in told if owner != NONE]
+        usual = max(set(known), key=known.count) if known else 0
+        process[here] = [usual if owner == NONE else owner for owner in told]
+        turns: dict[int, list[int]] = {}
+        for row, c in zip(here.tolist(), correlation[here].tolist(), strict=True):
+            if c in launched and not _clear(launched[c]):
+                turns.setdefault(c, []).append(row)
+        for c, rows in turns.items():
+            if len(rows) == len(launched[c]):
+                process[rows] = [owner for _, owner in launched[c]]
             else:
-                correlation[ops] = NONE
+                correlation[rows] = NONE
+                unlinked += len(rows)
+    left = f", {unlinked} could not be and are not tied to a call" if unlinked else ""
     notes.append(
         Note(
             "duplicate-ids",
             f"{len(repeated)} correlation ids are launched from {len(launchers)} processes: the file merges several ranks; "
-            f"{int(ambiguous.sum())} operations were told apart by device and time order",
+            f"{int(ambiguous.sum()) - unlinked} operations were told apart by device and time order{left}",
             len(repeated),
         )
     )
     return [Process(None, i, strings[code]) for i, code in enumerate(launchers.tolist())], process
+
+
+MOSTLY = 0.9  # of a device's operations; the others were launched before the recording, under ids that another rank has
+
+
+def _clear(calls: list[tuple[int, int]]) -> bool:
+    """One pid made these calls, and there are some."""
+    return len({owner for _, owner in calls}) == 1
+
+
+def _owners(on: dict[int, tuple[list[int], list[int]]], launched: Launches) -> dict[int, int]:
+    """The devices that are one pid's; `on` gives the correlation and start of each operation on a device.
+
+    It is the one that launched nearly all operations with an unambiguous id. Without any of these, on a device that has
+    fewer operations of an id than it is launched: the only one whose calls came before the operations, of those that are
+    not known to use another device.
+    """
+    may: dict[int, set[int]] = {}
+    for ordinal, (ids, starts) in on.items():
+        often = Counter(c for c in ids if c in launched)
+        clear = Counter[int]()
+        before = Counter[int]()
+        for c, begun in zip(ids, starts, strict=True):
+            calls = launched.get(c, [])
+            clear.update([calls[0][1]] if _clear(calls) else [])
+            before.update({owner for at, owner in calls if at <= begun})
+        shared = sum(n >= len(launched[c]) for c, n in often.items())
+        votes, of = (clear, clear.total()) if clear else (before, often.total())
+        if clear or 2 * shared < len(often):
+            may[ordinal] = {owner for owner, n in votes.items() if n >= MOSTLY * of}
+    owners: dict[int, int] = {}
+    while only := [ordinal for ordinal, those in may.items() if len(those) == 1]:
+        owners[only[0]] = found = may.pop(only[0]).pop()
+        for those in may.values():
+            those.difference_update({found} if len(those) > 1 else ())
+    return owners
 
 
 def _threads(
