@@ -243,7 +243,7 @@ def discard_output() -> None:
 
 def written_as_utf8(text: str) -> int:
     """Standard output in the encoding that the text itself names, whatever the terminal's."""
-    put(text.encode("utf-8"))
+    put(text.encode("utf-8", errors="replace"))
     return 0
 
 
@@ -363,9 +363,9 @@ def write(path: Path, text: str) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+            target.write_text(text, encoding="utf-8", errors="replace")  # a file's name need not be UTF-8
             return
-        beside.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8", errors="replace")
         beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)

@@ -296,6 +296,14 @@ def test_lone_surrogate_in_a_name(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
+@pytest.mark.parametrize("form", ["json", "html", "markdown", "sarif", "perfetto"])
+def test_file_name_that_is_no_utf8(form: str, tmp_path: Path) -> None:
+    path, out = written(tmp_path / os.fsdecode(b"r\xffn.json"), *WORK), tmp_path / "out"
+    assert main([str(path), "--format", form, "-o", str(out)]) == 0
+    assert out.read_text("utf-8")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
 def test_reader_that_leaves(tmp_path: Path) -> None:
     names = (kernel(1000 + 2 * i, 1001 + 2 * i, 0, f"kernel number {i} " + "x" * 200) for i in range(3000))

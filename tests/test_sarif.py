@@ -90,7 +90,9 @@ def test_no_finding_is_an_empty_list(tmp_path: Path) -> None:
     assert rendered(folder=tmp_path)["runs"][0]["results"] == []
 
 
-@pytest.mark.parametrize(("path", "expected"), [("a b/ü.py", "a%20b/%C3%BC.py"), ("a\\b.py", "a/b.py")])
+@pytest.mark.parametrize(
+    ("path", "expected"), [("a b/ü.py", "a%20b/%C3%BC.py"), ("a\\b.py", "a/b.py"), ("\udcff.py", "%FF.py")]
+)
 def test_uri(path: str, expected: str) -> None:
     assert sarif.uri(path) == expected
 

@@ -134,7 +134,7 @@ def below(recorded: str, folder: Path) -> str:
 
 
 def uri(path: str) -> str:
-    """A relative reference of a path: what may not stand in one is spelt out."""
+    """A relative reference of a path: what may not stand in one is spelt out, byte by byte where it is no UTF-8."""
     from urllib.parse import quote
 
-    return quote(path.replace("\\", "/"), safe="/")
+    return quote(path.replace("\\", "/"), safe="/", errors="surrogateescape")
