@@ -34,7 +34,12 @@ EPILOG = (
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says in one line what is wrong with the arguments."""
+    """Says in one line what is wrong with the arguments, and when its help cannot be written."""
+
+    def print_help(self, file: object = None) -> None:
+        from analyzer.report.terminal import encodable
+
+        put(encodable(self.format_help(), sys.stdout.encoding))
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
@@ -44,7 +49,7 @@ class TellVersion(argparse.Action):
     """argparse's own action wants the version whether it is asked for or not, and finding it takes long."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        print(f"advise {version()}")
+        put(f"advise {version()}\n")
         parser.exit()
 
 
@@ -131,8 +136,9 @@ def version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `advise` with these arguments; returns the exit code."""
-    if sys.stdout is None:  # closed by who started this
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by who started this
+            setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
     heap.own_process()

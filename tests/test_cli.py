@@ -239,7 +239,9 @@ def test_output_to_what_is_no_file(good: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("options", [[], ["--format", "json"], ["--format", "html"], ["--against"]])
+@pytest.mark.parametrize(
+    "options", [[], ["--format", "json"], ["--format", "html"], ["--against"], ["--help"], ["--version"]]
+)
 def test_standard_output_that_is_full(options: list[str], good: Path) -> None:
     given = [*options, str(good)] if options == ["--against"] else options
     with Path("/dev/full").open("wb") as full:
@@ -254,6 +256,15 @@ def test_standard_output_that_is_full(options: list[str], good: Path) -> None:
 def test_standard_output_that_is_closed(good: Path) -> None:
     done = subprocess.run(f'"{sys.executable}" -m analyzer "{good}" >&-', shell=True, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a POSIX shell")
+@pytest.mark.parametrize(("name", "code", "says"), [("good.json", 0, b"GPU busy 40.0 %"), ("missing.json", 2, b"")])
+def test_standard_error_that_is_closed(name: str, code: int, says: bytes, good: Path) -> None:
+    done = subprocess.run(
+        f'"{sys.executable}" -m analyzer "{good.with_name(name)}" 2>&-', shell=True, capture_output=True
+    )
+    assert (done.returncode, done.stdout[:15]) == (code, says)
 
 
 def test_output_in_no_folder(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
