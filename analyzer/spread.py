@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -364,9 +365,10 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
         # After a death one at a time, so that only the recording that kills its worker is given up.
         alone = any(tried.values())
         pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin)
-        futures: dict[Future[Part], str] = {
-            pool.submit(look, place, job): place for place in (left[:1] if alone else left)
-        }
+        with _held_interrupts():  # a worker takes over that they are held, until it ignores them
+            futures: dict[Future[Part], str] = {
+                pool.submit(look, place, job): place for place in (left[:1] if alone else left)
+            }
         done: set[str] = set()
         try:
             pending = set(futures)
@@ -397,6 +399,19 @@ def _begin() -> None:
     heap.own_process()
     lean.rarely_collect()
     ignore_interrupts()
+
+
+@contextmanager
+def _held_interrupts() -> Iterator[None]:
+    """Ctrl-C takes effect after the block, where the system can hold it back."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore_interrupts() -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analyzer import spread
 from analyzer.advice import Advice
 from analyzer.align import align
 from analyzer.collectives import bus_factor, dtype_bytes, kind_of
@@ -314,10 +316,22 @@ def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest
     assert len(found.traces) == 6
 
 
+def held(place: str, job: spread.Job) -> spread.Part:
+    """Whether Ctrl-C is held back from the worker since it was started."""
+    return spread.Part(errors=(str(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())),))
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals of POSIX")
+def test_a_worker_that_starts_does_not_see_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reaches all processes of a terminal, and one that is importing would print where it was."""
+    monkeypatch.setattr(spread, "look", held)
+    parts = dict(spread._in_processes(["a", "b"], spread.Job(Request()), 2))
+    assert [parts[place].errors for place in "ab"] == [("True",)] * 2
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 @pytest.mark.parametrize("detailed", [16, 2])
 def test_an_interruption_leaves_what_was_read(detailed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import analyzer.spread as spread
-
     folder = write(training(slow=2, phase="loader"), tmp_path / "run")
     real: Callable[..., Any] = spread.look
 
