@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -16,7 +17,8 @@ BAR = 30
 class Progress:
     """Shows what is being done and how much of it is; wipes itself away at the end.
 
-    Call it with what is being done, and the share done from 0 to 1, or None where that is unknown.
+    Call it with what is being done, and the share done from 0 to 1, or None where that is unknown. After two seconds the
+    last that was told is shown, however long nothing else is.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -24,27 +26,48 @@ class Progress:
         self.shows = stream.isatty()
         self.began = self.drawn = time.monotonic()
         self.length = 0
+        self.told: tuple[str, float | None] = ("reading", None)
 
     def __enter__(self) -> Progress:
+        if self.shows:
+            from threading import Lock, Timer
+
+            self.lock = Lock()
+            self.timer = Timer(QUIET_S, self._draw)
+            self.timer.daemon = True
+            self.timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.length:
-            self.stream.write("\r" + " " * self.length + "\r")
-            self.stream.flush()
+        if not self.shows:
+            return
+        with self.lock:
+            self.shows = False
+            self.timer.cancel()
+            if self.length:
+                self.stream.write("\r" + " " * self.length + "\r")
+                self.stream.flush()
 
     def __call__(self, what: str, share: float | None) -> None:
+        self.told = what, share
         now = time.monotonic()
-        if not self.shows or now - self.began < QUIET_S or now - self.drawn < REDRAW_S:
-            return
-        self.drawn = now
-        if share is None:
-            text = f"{what} …"
-        else:
-            filled = int(BAR * min(max(share, 0.0), 1.0))
-            text = f"{what} [{'#' * filled}{'.' * (BAR - filled)}] {percent(share)}"
-        self.stream.write("\r" + text.ljust(self.length))
-        self.stream.flush()
-        self.length = max(self.length, len(text))
+        if self.shows and now - self.began >= QUIET_S and now - self.drawn >= REDRAW_S:
+            self._draw()
+
+    def _draw(self) -> None:
+        with self.lock:
+            if not self.shows:
+                return
+            self.drawn = time.monotonic()
+            what, share = self.told
+            if share is None:
+                text = f"{what} …"
+            else:
+                filled = int(BAR * min(max(share, 0.0), 1.0))
+                text = f"{what} [{'#' * filled}{'.' * (BAR - filled)}] {percent(share)}"
+            self.length = max(self.length, len(text))
+            with suppress(OSError, ValueError):  # the terminal is gone
+                self.stream.write("\r" + text.ljust(self.length))
+                self.stream.flush()

@@ -68,13 +68,15 @@ class Job:
     """There is no other recording: a device alone in it needs no summary."""
 
 
-def look(place: str, job: Job) -> Part:
+def look(place: str, job: Job, tell: Tell | None = None) -> Part:
     """One recording; what is wrong with it is part of the result."""
     if not job.single:
         load_from_now()
     try:
         with local(place) as path:
-            trace = read(path)
+            trace = read(path, tell)
+            if tell:
+                tell("analysing", None)
             found, notes = studies(trace, job.request)
             summaries: tuple[RankSummary, ...] = ()
             if job.summary and not (job.single and len(found) == 1):
@@ -199,8 +201,8 @@ def advise_places(
     if len(summaries) > 1 and request.rank is None:
         from analyzer.ranks import find_run
 
+        tell("comparing ranks", None)
         run = find_run(summaries)
-    tell("comparing ranks", None)
     advices = sorted(part.advices, key=lambda advice: _given(advice.traces[0], places))
     chosen = list(places)
     if not detail:
@@ -298,7 +300,7 @@ def spread(places: Sequence[str], job: Job, workers: int, scheduler: str | None,
     """All recordings, and whether it was interrupted."""
     if scheduler is not None:
         return _on_cluster(places, job, scheduler, tell)
-    results = _here(places, job) if workers == 1 else _in_processes(places, job, workers)
+    results = _here(places, job, tell) if workers == 1 else _in_processes(places, job, workers)
     return _gather(results, places, tell)
 
 
@@ -326,11 +328,14 @@ class _Tree:
 def _gather(results: Iterator[tuple[str, Part]], places: Sequence[str], tell: Tell) -> tuple[Part, bool]:
     tree, seen = _Tree(), set[str]()
     interrupted = False
+    if len(places) > 1:
+        tell(f"0 of {len(places):,} recordings", 0.0)
     try:
         for place, part in results:
             tree.add(part)
             seen.add(place)
-            tell(f"{len(seen):,} of {len(places):,} recordings", len(seen) / len(places))
+            if len(places) > 1:
+                tell(f"{len(seen):,} of {len(places):,} recordings", len(seen) / len(places))
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -348,9 +353,9 @@ def _missing(places: Sequence[str], seen: set[str]) -> str:
     return f"interrupted: {len(left)} of {len(places)} recordings are missing: {told}"
 
 
-def _here(places: Sequence[str], job: Job) -> Iterator[tuple[str, Part]]:
+def _here(places: Sequence[str], job: Job, tell: Tell) -> Iterator[tuple[str, Part]]:
     for place in places:
-        yield place, look(place, job)
+        yield place, look(place, job, tell)
 
 
 def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tuple[str, Part]]:

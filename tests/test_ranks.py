@@ -335,7 +335,7 @@ def test_an_interruption_leaves_what_was_read(detailed: int, tmp_path: Path, mon
     folder = write(training(slow=2, phase="loader"), tmp_path / "run")
     real: Callable[..., Any] = spread.look
 
-    def look(place: str, job: spread.Job) -> spread.Part:
+    def look(place: str, job: spread.Job, tell: spread.Tell) -> spread.Part:
         if place.endswith("rank3.json"):
             raise KeyboardInterrupt
         part: spread.Part = real(place, job)

@@ -30,6 +30,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     """
     path = Path(path)
     tell = progress or (lambda what, share: None)
+    tell(f"reading {path.name}", None)
     try:
         if path.is_dir() or _is_nsight(path):
             from analyzer.ingest.nsight import read_nsight
