@@ -57,8 +57,9 @@ def parser() -> argparse.ArgumentParser:
     """All options of `advise`."""
     p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
     p.add_argument(
-        "traces", nargs="*", metavar="TRACE", help="a recording, or a folder, pattern or URL with the ranks of one run"
-    )
+        "traces", nargs="*", metavar="TRACE",
+        help="a recording (- is standard input), or a folder, pattern or URL with the ranks of one run",
+    )  # fmt: skip
     p.add_argument(
         "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
         help="what is written (default: text); github: annotations, with --against or --budget",

@@ -54,7 +54,7 @@ def find_places(given: str) -> list[str]:
     if not is_remote(given):
         if not given.strip():
             raise BadUsage("a trace without a name; give a file, folder, pattern or URL")
-        path = Path(given)
+        path = Path(given if given != "-" else "/dev/stdin")
         if not path.exists() and any(c in given for c in PATTERN):
             found = sorted(_matching(given), key=natural)
             if not found:

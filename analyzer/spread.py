@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from analyzer import heap, lean
@@ -291,8 +292,8 @@ def _workers(places: Sequence[str], jobs: int | None, scheduler: str | None) -> 
         return 1
     if jobs is None:
         jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if any(place.startswith("memory://") for place in places):
-        return 1  # lies in this process
+    if any(place.startswith("memory://") or Path(place).is_fifo() for place in places):
+        return 1  # lies in this process, or is a pipe of it
     return max(min(jobs, len(places)), 1)
 
 

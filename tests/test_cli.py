@@ -197,6 +197,27 @@ def test_several_files(good: Path, tmp_path: Path) -> None:
     assert "none of the 2 files" in advise(bad, str(worse)).err
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
+@pytest.mark.parametrize("given", ["-", "/dev/stdin"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_read(given: str, pack: Callable[[bytes], bytes], good: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "analyzer", given, "--format", "json"],
+        input=pack(good.read_bytes()),
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = json.loads(done.stdout)
+    assert found["devices"] == [{**device, "file": "stdin"} for device in advise(good).json["devices"]]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
+def test_a_pipe_without_a_trace() -> None:
+    done = subprocess.run([sys.executable, "-m", "analyzer", "-"], input=b"hello", capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"advise: /dev/stdin: text that starts with 'hello'")
+
+
 # Output
 
 

@@ -32,6 +32,8 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     tell = progress or (lambda what, share: None)
     tell(f"reading {path.name}", None)
     try:
+        if path.is_fifo():
+            return _read_pipe(path, progress)
         if path.is_dir() or _is_nsight(path):
             from analyzer.ingest.nsight import read_nsight
 
@@ -45,6 +47,21 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
         raise UnreadableTrace(f"{path}: no such file") from None
     except OSError as error:
         raise UnreadableTrace(f"{path}: {error.strerror or error}") from None
+
+
+def _read_pipe(path: Path, progress: Progress | None) -> Trace:
+    """The Trace of a copy: a pipe gives its bytes once, and its first ones have to be looked at before all are read."""
+    from shutil import copyfileobj
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="advise-") as folder:
+        copy = Path(folder) / path.name
+        with path.open("rb") as pipe, copy.open("wb") as file:
+            copyfileobj(pipe, file, 1 << 20)
+        try:
+            return read(copy, progress)
+        except UnreadableTrace as error:
+            raise UnreadableTrace(str(error).replace(str(copy), str(path))) from None
 
 
 def _alone(trace: Trace) -> Trace:
