@@ -386,9 +386,9 @@ def wants_color(stream: object) -> bool:
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, at most 120; 80 in a pipe."""
-    if columns := os.environ.get("COLUMNS", ""):
-        return min(max(int(columns), 40), 120) if columns.isdigit() else 80
-    if not sys.stdout.isatty():
-        return 80
-    return min(max(os.get_terminal_size(sys.stdout.fileno()).columns, 40), 120)
+    """Columns to fill: the terminal's, at most 120; 80 in a pipe and where a terminal does not know."""
+    told = os.environ.get("COLUMNS", "")
+    columns = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
+    if not columns and sys.stdout.isatty():
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    return min(max(columns, 40), 120) if columns else 80

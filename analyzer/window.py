@@ -133,6 +133,8 @@ def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", wanted):
         raise BadUsage(f"--steps {wanted}: expected numbers and ranges such as 3-7 or 2,5")
     spans = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in wanted.split(","))]
+    if back := [f"{first}-{last}" for first, last in spans if last < first]:
+        raise BadUsage(f"--steps {wanted}: {back[0]} ends before it starts; expected ranges such as 3-7")
     numbers = [step.number for step in steps]
     places = [n if n is not None else i for i, n in enumerate(numbers)] if None not in numbers else range(len(steps))
     picked = [any(first <= number <= last for first, last in spans) for number in places]

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from analyzer import cli
 from analyzer.cli import main
 from tests.build import Event, annotation, call, event, kernel, op, step, written
 from tests.test_cases import advise
@@ -123,7 +124,8 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["--window", "0.361:0.37"], "no GPU operation in the window"),
         (["--steps", "x"], "--steps x"),
         (["--steps", "9"], "it has 3 to 6"),
-        (["--steps", "7-3"], "7-3"),
+        (["--steps", "7-3"], "7-3 ends before it starts"),
+        (["--steps", "3,5-4"], "5-4 ends before it starts"),
         (["--step-marker", "["], "not a regular expression"),
         (["--step-marker", "nothing"], "nothing"),
         (["--device", "4"], "[0]"),
@@ -369,6 +371,18 @@ def test_color(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert main([str(good)]) == 0
     assert ("\x1b[" in capsys.readouterr().out) == colored
+
+
+@pytest.mark.parametrize(
+    ("told", "terminal", "columns"),
+    [("", 100, 100), ("", 20, 40), ("", 300, 120), ("", 0, 80), ("50", 100, 50), ("0", 100, 100), ("²", 100, 100)],
+)
+def test_width(told: str, terminal: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", told)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout.fileno", lambda: 1)
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((terminal, 24)))
+    assert cli.width() == columns
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
