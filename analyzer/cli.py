@@ -165,6 +165,11 @@ def run(options: argparse.Namespace) -> int:
     if not options.traces:
         raise BadUsage("no trace given; advise TRACE, or advise --help for what else it can do")
     request = asked(options)
+    if options.output == Path("-"):
+        options.output = None
+    for option in ("json", "html"):
+        if getattr(options, option) == Path("-"):
+            raise BadUsage(f"--{option} -: give a file; --format {option} writes to standard output")
     if options.format == "github" and not (options.against or options.budget):
         raise BadUsage("--format github writes what --against or --budget find; give one of them")
     if options.against or options.budget:

@@ -164,7 +164,10 @@ def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None
                 "--step-marker, or use --window gpu"
             )
         kept = kept or list(steps)  # asked for by name: all that there is, however incomplete
-        why = f"{len(kept)} of {len(steps)} marked steps" if len(kept) < len(steps) else f"all {len(kept)} marked steps"
+        if len(kept) < len(steps):
+            why = f"{len(kept)} of {len(steps)} marked steps"
+        else:
+            why = f"all {len(kept)} marked steps" if len(kept) > 1 else "the only marked step"
         return Window("steps", kept[0].start_ns, max(step.end_ns for step in kept), why)
     if kind == "gpu":
         return Window("gpu", *timeline.span_ns, "first to last GPU operation of the device")

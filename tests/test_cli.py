@@ -133,6 +133,8 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
         (["--format", "pdf"], "pdf"),
         (["--format", "github"], "--against or --budget"),
         (["--unknown"], "--unknown"),
+        (["--json", "-"], "--format json writes to standard output"),
+        (["--html", "-"], "--format html writes to standard output"),
         (["--jobs", "²"], "² is no whole number from 1"),
         (["--jobs", "0"], "0 is no whole number from 1"),
         (["--batch", "1.5"], "1.5 is no whole number from 1"),
@@ -231,6 +233,15 @@ def test_output_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\x1b" not in target.read_text("utf-8")
     assert json.loads(beside.read_text("utf-8")) == advise(good).json
     assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out.json", "out.txt"]
+
+
+def test_output_to_a_dash(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([str(good), "-o", "-"]) == 0
+    assert "GPU busy 40.0 %" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["good.json"]
 
 
 def test_output_is_whole_or_not_there(

@@ -36,6 +36,12 @@ def test_launch_at_a_markers_end_is_the_next_steps() -> None:
     assert [s.operations for s in found.steps] == [1, 1]
 
 
+@pytest.mark.parametrize(("count", "told"), [(1, "the only marked step"), (2, "all 2 marked steps")])
+def test_the_window_says_how_many_steps_it_has(count: int, told: str) -> None:
+    events = [event for i in range(count) for event in (step(i, 100 * i, 100 * i + 100), *work(100 * i + 10, 1 + i))]
+    assert device(*events).window_why == told
+
+
 def test_operation_without_launch_goes_with_its_predecessor() -> None:
     events = [
         step(0, 0, 100), step(1, 100, 200), *work(10, 1), *work(110, 2), kernel(70, 80), kernel(170, 180),
