@@ -15,6 +15,7 @@ from pathlib import Path
 
 from analyzer.analysis import advise_traces
 from analyzer.classes import dataclass
+from analyzer.comparability import distinct
 from analyzer.errors import BadUsage
 from analyzer.ingest import find_traces, read
 from analyzer.kept_run import Run, run_of
@@ -22,6 +23,7 @@ from analyzer.study import Request
 
 SCHEMA = 1
 RUNS_KEPT = 5  # for each hardware: enough to see how much runs differ
+ANEW = "delete it and write it anew with pytest --efficiency-update"
 SAVED = re.compile(rb'\s*\{\s*"(?P<kind>schema|baseline)"\s*:')
 """How the JSON of this project begins; a trace begins otherwise, or with schemaVersion."""
 
@@ -33,9 +35,9 @@ class Baseline:
     hardware: dict[str, tuple[Run, ...]] = field(default_factory=dict)
 
     def with_run(self, run: Run) -> Baseline:
-        """One run more on its hardware; of many the oldest goes."""
-        kept = (*self.hardware.get(run.hardware, ()), run)[-RUNS_KEPT:]
-        return Baseline({**self.hardware, run.hardware: kept})
+        """One run more on its hardware, a recording that is there already once; of many the oldest goes."""
+        kept = distinct((*self.hardware.get(run.hardware, ()), run))[-RUNS_KEPT:]
+        return Baseline({**self.hardware, run.hardware: tuple(kept)})
 
     def write(self, path: Path) -> None:
         """Write it as text that can be reviewed: one number, list or name a line, the same bytes for the same runs."""
@@ -66,8 +68,11 @@ class Baseline:
             not isinstance(plain, dict)
             or plain.get("baseline") != SCHEMA
             or not isinstance(plain.get("hardware"), dict)
+            or not all(isinstance(runs, list) for runs in plain["hardware"].values())
         ):
-            raise BadUsage(f"{source}: not a baseline of version {SCHEMA}; write it anew with --efficiency-update")
+            raise BadUsage(f"{source}: not a baseline of version {SCHEMA}; {ANEW}")
+        if not any(plain["hardware"].values()):
+            raise BadUsage(f"{source}: a baseline without runs; {ANEW}")
         return cls(
             {
                 name: tuple(Run.from_json(run, f"{source}: {name}") for run in runs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analyzer.kept_run import HOST, Lane, Run
 
 OTHER_WORK = 1.5  # matrix kernels a step on one side above this many times the other's: another model or batch
@@ -18,6 +20,15 @@ def same_recording(before: Run, after: Run) -> bool:
     """Both sides are one recording: no two share their times to the nanosecond."""
     ours, theirs = ([(lane.name, lane.window, lane.identity) for lane in run.lanes] for run in (before, after))
     return bool(theirs) and ours == theirs
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """The runs, a recording that comes again once: it says nothing of how much runs differ."""
+    found: list[Run] = []
+    for run in runs:
+        if not any(same_recording(run, other) for other in found):
+            found.append(run)
+    return found
 
 
 def same_devices(before: Run, after: Run) -> str | None:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from analyzer.classes import dataclass
-from analyzer.comparability import other_options, same_conditions, same_devices, same_recording
+from analyzer.comparability import distinct, other_options, same_conditions, same_devices, same_recording
 from analyzer.kept_run import Lane, Run, middle
 from analyzer.noise import Shift, shift, spread_of_runs
 from analyzer.units import percent
@@ -110,6 +110,7 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
     Raises:
         BadUsage: SciPy is needed and not installed.
     """
+    given, before = before, distinct(before)
     names = tuple(run.name for run in before)
     if all(same_recording(run, after) for run in before):
         why = "both sides are the same recording: this compares it with itself"
@@ -129,6 +130,8 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
     notes = [f"{len(before) - len(runs)} of {len(before)} runs of before are not comparable"] * (
         len(runs) < len(before)
     )
+    if len(before) < len(given):
+        notes.append("a recording that was given several times counts once")
     if len(runs) == 1 and not forbidden:
         notes.append("single run before: how much runs differ is not known, only how much steps do")
     if "cold" in after.health and not forbidden:

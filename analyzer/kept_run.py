@@ -107,7 +107,7 @@ class Run:
                 for lane in plain["lanes"]
             )
             return cls(plain["name"], lanes, tuple(plain["options"]), dict(plain["health"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadUsage(f"{source}: not a run of a baseline ({type(error).__name__}: {error})") from None
 
 
@@ -127,7 +127,7 @@ def run_of(advice: Mapping[str, Any], source: str = "") -> Run:
         options = sorted({option for trace in traces for option in trace.get("options", ())})
         health = {note["code"]: note["message"] for note in advice["health"] if note["code"] in KEPT_CODES}
         name = ", ".join(trace["name"] for trace in traces)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise BadUsage(f"{source}: not an advice in JSON ({type(error).__name__}: {error})") from None
     return Run(name, tuple(lanes), tuple(options), health)
 

@@ -167,6 +167,14 @@ def test_a_single_run_says_so_and_several_do_not() -> None:
     assert not any("single run" in note for note in compare([run(), run(slower(1.002))], run(slower(1.001))).notes)
 
 
+def test_a_recording_given_twice_counts_once() -> None:
+    """Else it would say that runs do not differ, and its steps would count twice."""
+    once, twice = compare([run()], run(slower(1.04))), compare([run(), run()], run(slower(1.04)))
+    assert twice.lanes == once.lanes and twice.lanes[0].steps == (10, 10)
+    assert twice.before == once.before and set(once.notes) < set(twice.notes)
+    assert Baseline().with_run(run()).with_run(run()) == Baseline().with_run(run())
+
+
 def test_a_recording_against_itself_is_neutral_and_says_so() -> None:
     found = compare([run()], run())
     assert (found.verdict, found.exit_code, found.itself) == (SAME, 0, True)
@@ -315,7 +323,11 @@ def test_a_baseline_keeps_five_runs_a_gpu_and_reads_back(tmp_path: Path) -> None
     ("text", "message"),
     [
         ('{"baseline": 9, "hardware": {}}', "not a baseline of version 1"),
+        ('{"baseline": 9, "hardware": {}}', "delete it and write it anew"),
+        ('{"baseline": 1, "hardware": {"H100": 3}}', "not a baseline of version 1"),
+        ('{"baseline": 1, "hardware": {"H100": []}}', "a baseline without runs"),
         ('{"baseline": 1, "hardware": {"H100": [{}]}}', "not a run of a baseline"),
+        ('{"schema": 1, "traces": [1], "devices": [], "health": []}', "not an advice in JSON"),
         ('{"schema": 9}', "an advice of another version"),
         ('{"schema": 1}', "not an advice in JSON"),
         ('{"schema": 1', "not JSON"),
