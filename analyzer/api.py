@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analyzer.advice import Advice
 from analyzer.analysis import advise_traces
-from analyzer.errors import NothingToAnalyse
+from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.graph import Graph
 from analyzer.ingest import find_traces
 from analyzer.ingest import read as read_one
@@ -33,6 +33,8 @@ def advise(*paths: str | os.PathLike[str], request: Request | None = None) -> Ad
         BadUsage: the request cannot be met.
     """
     files = [file for path in paths for file in find_traces(Path(path))]
+    if not files:
+        raise BadUsage("no trace given")
     return advise_traces([read_one(file) for file in files], request or Request())
 
 

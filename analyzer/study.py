@@ -63,6 +63,11 @@ class Request:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        for option, allowed in (("phase", ("training", "prefill", "decode")), ("objective", ("latency", "throughput"))):
+            if (told := getattr(self, option)) not in (None, *allowed):
+                raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")
+
     def marker(self) -> re.Pattern[str] | None:
         """`--step-marker` as a pattern: a regular expression matched from the name's start.
 

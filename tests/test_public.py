@@ -113,3 +113,16 @@ def test_a_public_function_stays_one_when_modules_are_imported() -> None:
     assert modules & set(NAMES) == {"record"}, "record is also a command, and a module that can be called"
     importlib.import_module("analyzer.record")
     assert callable(analyzer.record)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda: analyzer.Request(phase="serving"), "--phase serving: expected training, prefill, decode"),
+        (lambda: analyzer.Request(objective="speed"), "--objective speed: expected latency, throughput"),
+        (lambda: analyzer.advise(), "no trace given"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(ask: typing.Callable[[], object], says: str) -> None:
+    with pytest.raises(errors.BadUsage, match=says):
+        ask()
