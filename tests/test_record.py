@@ -96,6 +96,27 @@ def test_a_block_that_fails_leaves_no_file(torch: Notes, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_recorded(torch: Notes, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in ("file/t.json", "file/deep/t.json"):
+        with pytest.raises(BadUsage, match=r"t\.json: cannot be written: Not a directory"), record(tmp_path / place):
+            pass
+    assert torch.calls == []
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, ValueError])
+def test_the_whole_of_a_script_that_is_ended_is_kept(
+    ending: type[BaseException], torch: Notes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, trace = tmp_path / "serve.py", tmp_path / "t.json"
+    script.write_text(f"raise {ending.__name__}", encoding="utf-8")
+    with pytest.raises(ending):
+        main(["-o", str(trace), "--step", "none", "--", str(script)])
+    assert torch.calls == ["start", "synchronize", "stop"]
+    assert trace.read_text(encoding="utf-8") == "{}"
+    assert capsys.readouterr().err == f"record: {trace}: the whole script, its start included\n"
+
+
 def test_the_cost_of_recording_is_the_recorded_step_over_the_plain_one(torch: Notes, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "t.json", Settings(steps=3, warmup=3))
     recorder._plain, recorder._recorded = [9.0, 2.0, 2.0], [3.0, 2.5, 9.0]

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryFile
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -43,6 +44,22 @@ def import_torch() -> Any:
     except ImportError as error:
         raise BadUsage(INSTALL if error.name == "torch" else f"{INSTALL} ({error})") from None
     return torch
+
+
+def check_place(path: Path) -> None:
+    """Before anything is recorded: whether it could be written.
+
+    Raises:
+        BadUsage: it could not.
+    """
+    folder = path.absolute() if path.is_dir() else path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadUsage(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,7 @@ class Recorder:
     """Goes through warm-up and cycles, told where steps end. Writes a trace for each cycle that is complete."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
+        check_place(path)
         self.path, self.settings = path, settings
         self.written: list[Path] = []
         self.torch = import_torch()

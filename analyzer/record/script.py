@@ -78,14 +78,17 @@ def run(options: argparse.Namespace, script: Sequence[str]) -> int:
             raise Recorded(0)
 
     recorder.begin()
-    with step_ends(recorder.torch, options.step, ended, recorder.restart):
-        code = _run(script)
-    recorder.end()
+    try:
+        with step_ends(recorder.torch, options.step, ended, recorder.restart):
+            code = _run(script)
+    finally:  # an error or Ctrl-C ends the script, not what was recorded until then
+        recorder.end()
+        if recorder.written:
+            print(f"record: {told(recorder)}", file=sys.stderr)
     if not recorder.written:
         found = f"{recorder.ended} steps" if recorder.ended else "no steps"
         hint = "record it whole with --step none" if not recorder.ended else "give a lower --warmup or more steps"
         raise NothingToAnalyse(f"{script[0]}: {found} found, {settings.warmup + 1} are warm-up; {hint}")
-    print(f"record: {told(recorder)}", file=sys.stderr)
     return code
 
 
@@ -93,13 +96,12 @@ def _whole(recorder: Recorder, script: Sequence[str]) -> int:
     profiler = make_profiler(recorder.torch, recorder.settings, recorder.gpu, lambda profiler: None)
     profiler.start()
     try:
-        code = _run(script)
+        return _run(script)
+    finally:  # as above: a server is ended by Ctrl-C
         recorder.synchronise()
-    finally:
         profiler.stop()
-    path = write_trace(recorder.torch, profiler, recorder.path, 0, 1)
-    print(f"record: {path}: the whole script, its start included", file=sys.stderr)
-    return code
+        path = write_trace(recorder.torch, profiler, recorder.path, 0, 1)
+        print(f"record: {path}: the whole script, its start included", file=sys.stderr)
 
 
 def _run(script: Sequence[str]) -> int:
