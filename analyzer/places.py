@@ -154,4 +154,7 @@ def _reason(error: Exception) -> str:
         return {"FileNotFoundError": "no such file", "PermissionError": "access denied"}.get(
             type(error).__name__, str(error).splitlines()[0]
         )
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, OSError) and reason.strerror:  # of a connection: the system's own words
+        return reason.strerror
     return f"{type(error).__name__}{f' {code}' if isinstance(code, int) else ''}"

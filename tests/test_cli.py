@@ -421,6 +421,16 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
         assert text in page
 
 
+def test_a_rules_page_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but its drawings; and no name of an option is cut at a hyphen."""
+    monkeypatch.setenv("COLUMNS", "60")
+    main(["--explain", "host-sync"])
+    page = capsys.readouterr().out
+    assert [line for line in page.splitlines() if len(line) > 60 and not line.startswith("    ")] == []
+    assert " ".join(page.split()).count("data-dependent shapes") == 1
+    assert "python -m pydoc analyzer.diagram" in " ".join(page.split())
+
+
 def test_a_rule_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "no rule nothing" in refused(capsys, "--explain", "nothing")
     assert "no such folder" in refused(capsys, "--list-rules", "--rules", tmp_path / "missing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import numpy as np
@@ -364,6 +366,14 @@ def test_an_object_store_is_read(tmp_path: Path) -> None:
         assert run.stragglers[0].ranks == (2,)
     with pytest.raises(UnreadableTrace, match=r"memory://bucket/none\.json: cannot be fetched: no such file"):
         looked("memory://bucket/none.json")
+
+
+def test_a_server_that_does_not_answer_is_said_in_the_systems_words() -> None:
+    with socket() as closed:  # bound, and nobody listens
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/run.json"
+        with pytest.raises(UnreadableTrace, match=f"run.json: cannot be fetched: {os.strerror(errno.ECONNREFUSED)}"):
+            looked(url)
 
 
 def test_a_url_is_downloaded_and_credentials_are_not_shown(tmp_path: Path) -> None:

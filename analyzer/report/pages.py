@@ -25,9 +25,8 @@ def rule_page(rule: Rule, width: int) -> str:
     for title, drawings in (("It fires", rule.fires), ("It stays quiet", rule.quiet), ("Known failures", rule.misses)):
         parts += [f"{title}:\n\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}" for text in drawings]
     if rule.fires:
-        parts.append(
-            "One character is 1 µs unless a drawing has a scale; pydoc analyzer.diagram says how to read them."
-        )
+        reading = "One character is 1 µs unless a drawing has a scale; python -m pydoc analyzer.diagram says how to read them."
+        parts.append(_filled(reading, width))
     parts += [_source(key, width) for key in rule.cites]
     return "\n\n".join(parts) + "\n"
 
@@ -46,5 +45,6 @@ def _source(key: str, width: int) -> str:
 def _filled(text: str, width: int) -> str:
     indent = " " * (len(text) - len(text.lstrip()))
     return textwrap.fill(
-        " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent)
-    )
+        " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent),
+        break_on_hyphens=False,
+    )  # fmt: skip
