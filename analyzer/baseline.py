@@ -108,10 +108,13 @@ def matching(runs: list[Run], hardware: str) -> list[Run]:
 
 
 def _saved(path: Path) -> str | None:
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            match = SAVED.match(file.read(100))
+    except OSError:  # whoever reads it as a trace says so
         return None
-    with path.open("rb") as file:
-        match = SAVED.match(file.read(100))
     return match["kind"].decode() if match else None
 
 

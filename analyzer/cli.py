@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -380,7 +381,8 @@ def write(path: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8", errors="replace")
         beside.replace(target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         raise AdviseError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 

@@ -53,9 +53,13 @@ def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
     for name in sorted(module.name for module in iter_modules(package.__path__)):
         _collect(rules, import_module(f"analyzer.rules.{name}"))
     if folder is not None:
-        if not folder.is_dir():
-            raise BadUsage(f"--rules {folder}: no such folder")
-        for path in sorted(folder.glob("*.py")):
+        try:
+            files = sorted(path for path in folder.iterdir() if path.suffix == ".py")
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadUsage(f"--rules {folder}: no such folder") from None
+        except OSError as error:
+            raise BadUsage(f"--rules {folder}: {error.strerror or error}") from None
+        for path in files:
             errors += _collect_file(rules, path)
     return sorted(rules.values(), key=lambda rule: rule.id), errors
 

@@ -48,19 +48,16 @@ def find_places(given: str) -> list[str]:
     """The recordings that one argument stands for, sorted by name with numbers as numbers.
 
     Raises:
-        UnreadableTrace: nothing there.
+        UnreadableTrace: nothing there, or it cannot be looked into.
         BadUsage: no name; or fsspec, or what it needs for this kind of store, is not installed.
     """
     if not is_remote(given):
         if not given.strip():
             raise BadUsage("a trace without a name; give a file, folder, pattern or URL")
-        path = Path(given if given != "-" else "/dev/stdin")
-        if not path.exists() and any(c in given for c in PATTERN):
-            found = sorted(_matching(given), key=natural)
-            if not found:
-                raise UnreadableTrace(f"{given}: nothing matches this pattern")
-            return [str(file) for one in found for file in (find_traces(one) if one.is_dir() else [one])]
-        return [str(file) for file in find_traces(path)]
+        try:
+            return _find_files(given)
+        except OSError as error:
+            raise UnreadableTrace(f"{given}: {error.strerror or error}") from None
     scheme = urlsplit(given).scheme.lower()
     if scheme in WEB:
         return [given]
@@ -78,6 +75,16 @@ def find_places(given: str) -> list[str]:
     if not names:
         raise UnreadableTrace(f"{shown(given)}: no traces there; expected names ending in {', '.join(TRACE_NAMES)}")
     return [str(store.unstrip_protocol(name)) for name in sorted(names, key=lambda name: natural(PurePosixPath(name)))]
+
+
+def _find_files(given: str) -> list[str]:
+    path = Path(given if given != "-" else "/dev/stdin")
+    if any(c in given for c in PATTERN) and not path.exists():
+        found = sorted(_matching(given), key=natural)
+        if not found:
+            raise UnreadableTrace(f"{given}: nothing matches this pattern")
+        return [str(file) for one in found for file in (find_traces(one) if one.is_dir() else [one])]
+    return [str(file) for file in find_traces(path)]
 
 
 def _matching(pattern: str) -> Iterator[Path]:

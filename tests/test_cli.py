@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+import analyzer
 from analyzer import cli
 from analyzer.cli import main
+from analyzer.errors import UnreadableTrace
 from tests.build import Event, annotation, call, event, kernel, op, step, written
 from tests.test_cases import advise
 
@@ -111,6 +114,19 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
     monkeypatch.setattr(Path, "open", closed)
     assert "Permission denied" in refused(capsys, good)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the limit of a POSIX file system")
+@pytest.mark.parametrize("options", [[], ["--against"], ["--budget"], ["--rules"], ["-o"], ["--html"]])
+@pytest.mark.parametrize("name", ["n" * 300, "n" * 300 + "/run*.json"])
+def test_what_the_system_refuses_to_look_at(
+    name: str, options: list[str], good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it does a file in a folder of somebody else's."""
+    given = [good, *options, name] if options else [name]
+    assert os.strerror(errno.ENAMETOOLONG) in refused(capsys, *given)
+    with pytest.raises(UnreadableTrace, match=os.strerror(errno.ENAMETOOLONG)):
+        analyzer.advise(name)
 
 
 @pytest.mark.parametrize(

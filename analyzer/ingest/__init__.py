@@ -75,15 +75,18 @@ def find_traces(path: Path) -> list[Path]:
     """The traces a path stands for: itself, or those in a folder, sorted by name with numbers as numbers.
 
     Raises:
-        UnreadableTrace: a folder without traces, or nothing at all.
+        UnreadableTrace: a folder without traces, or what cannot be looked into.
     """
-    if not path.is_dir():
-        return [path]
-    found = sorted((p for p in path.iterdir() if p.is_file() and p.name.endswith(TRACE_NAMES)), key=natural)
-    if found:
-        return found
-    if any(p.suffix == ".parquet" for p in path.iterdir()):
-        return [path]
+    try:
+        if not path.is_dir():
+            return [path]
+        found = sorted((p for p in path.iterdir() if p.is_file() and p.name.endswith(TRACE_NAMES)), key=natural)
+        if found:
+            return found
+        if any(p.suffix == ".parquet" for p in path.iterdir()):
+            return [path]
+    except OSError as error:
+        raise UnreadableTrace(f"{path}: {error.strerror or error}") from None
     raise UnreadableTrace(
         f"{path}: no traces in this folder; expected files named {', '.join('*' + n for n in TRACE_NAMES)}"
     )

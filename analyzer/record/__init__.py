@@ -52,10 +52,10 @@ def check_place(path: Path) -> None:
     Raises:
         BadUsage: it could not.
     """
-    folder = path.absolute() if path.is_dir() else path.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
     try:
+        folder = path.absolute() if path.is_dir() else path.absolute().parent
+        while not folder.exists():
+            folder = folder.parent
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
