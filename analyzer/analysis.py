@@ -22,7 +22,7 @@ from analyzer.intervals import clip, grouped, total, union
 from analyzer.ladder import ladder
 from analyzer.rule import Rule
 from analyzer.run import Run
-from analyzer.serving import serving
+from analyzer.serving import not_served, serving
 from analyzer.study import Request, Study, studies
 from analyzer.summary import (
     allocation_calls,
@@ -100,6 +100,9 @@ def examine(
     host = None
     if not devices:
         host = _host_only(chosen, request, traces)
+    served = tuple(filter(None, map(serving, looked_at)))
+    if not served:
+        notes += not_served(request, looked_at)
     memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
     window = devices[0].window if devices else (request.window or "all")
     merged = tuple(merge_notes(notes))
@@ -116,7 +119,7 @@ def examine(
         findings=tuple(finding for found in verdicts for finding in found.findings),
         joint=tuple(found.joint for found in verdicts if found.joint),
         ladders=tuple(filter(None, map(ladder, looked_at, (found.findings for found in verdicts)))),
-        serving=tuple(filter(None, map(serving, looked_at))),
+        serving=served,
         skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
         errors=(*errors, *broken, *(error for found in verdicts for error in found.errors)),
         ranks=run,

@@ -14,7 +14,7 @@ share them, and each sequence adds its own cache:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from analyzer.decoding import Amount, Decoding
 from analyzer.facts import value
 from analyzer.phase import PREFILL
 from analyzer.study import Request, Study
+from analyzer.trace import Note
 from analyzer.units import percent
 
 TIMES = (2, 4, 8)  # the batch: from a careful step to a bold one
@@ -107,6 +108,15 @@ def serving(study: Study) -> Serving | None:
         price_per_million=price_per_million(_price(study, decode), rate),
         choices=tuple(_choices(study, decode)) if pass_ns and batch else (),
     )
+
+
+def not_served(request: Request, studies: Sequence[Study]) -> list[Note]:
+    """Why there is no panel though somebody asked for one."""
+    if not asked(request):
+        return []
+    phases = " and ".join(dict.fromkeys(study.phase.name for study in studies)) or "a recording without GPU work"
+    why = f"costs of serving were asked for, and this is no decode ({phases}); --phase decode where it is one"
+    return [Note("not-served", why, 1)]
 
 
 def price_per_million(price: float | None, tokens_per_s: float | None) -> float | None:

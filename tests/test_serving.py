@@ -43,6 +43,17 @@ def test_nobody_asked() -> None:
     assert serving(study_of(REPLAYS, phase="training", price=2.5)) is None
 
 
+@pytest.mark.parametrize(("phase", "told"), [("training", 1), ("decode", 0)])
+@pytest.mark.parametrize("request_", [{"price": 2.5}, {"batch": 8}, {"output_tokens": 500}, {}])
+def test_one_who_asks_for_costs_of_what_serves_nothing_is_told(
+    phase: str, told: int, request_: dict[str, float]
+) -> None:
+    asked = Request(phase=phase, **request_)  # type: ignore[arg-type]
+    notes = [note for note in advise_traces([parse(REPLAYS)], asked).health if note.code == "not-served"]
+    assert len(notes) == (told if request_ else 0)
+    assert all("no decode (training)" in note.message for note in notes)
+
+
 def test_measured_times_and_their_price() -> None:
     found = panel(REPLAYS, phase="decode", price=2.5, batch=8)
     assert found.next_token_ns == 10_000_000
