@@ -261,6 +261,7 @@ def test_bars(part: float, text: str) -> None:
 
 def test_what_a_stream_cannot_write_becomes_ascii() -> None:
     assert encodable("█▌▏ 5 µs… 核", "ascii") == "##  5 us. ?"
+    assert encodable("≤ 10 %, ≥ 5", "ascii") == "<= 10 %, >= 5"
     assert encodable("█ µ", "utf-8") == "█ µ"
     assert encodable("█ µ", None) == "# u"
     assert encodable("█", "no-such-encoding") == "#"
