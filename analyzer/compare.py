@@ -248,8 +248,8 @@ def _sentence(verdict: str, lane: LaneChange) -> str:
             lane
         )
     text = (
-        f"{moved}, {percent(step.shift.by / step.before_ns, 1, '+')} "
-        f"(95 % interval {step.shift.low / 1e6:+.3f} to {step.shift.high / 1e6:+.3f} ms)"
+        f"{moved}, {percent(step.after_ns / step.before_ns - 1, 1, '+')} (shift {step.shift.by / 1e6:+.3f} ms, "
+        f"95 % interval {step.shift.low / 1e6:+.3f} to {step.shift.high / 1e6:+.3f} ms)"
     )
     if verdict == REGRESSED and step.verdict == SAME:
         return f"more work a step{_grown(lane)}; {text}"
