@@ -25,7 +25,12 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(INSTALLED) ## say where the wall time of a sample trace went
+$(BIN)/advise: pyproject.toml # what the command itself needs
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+demo: $(BIN)/advise ## say where the wall time of a sample trace went
 	$(BIN)/advise $(SAMPLE)
 
 check: lint types test ## style, types and tests: what has to pass
