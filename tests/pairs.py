@@ -142,4 +142,6 @@ def pairs(folder: Path) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("python -m tests.pairs FOLDER: the folder that holds the recordings")
     print(unchanged(Path(sys.argv[1])), pairs(Path(sys.argv[1])), sep="\n\n")
