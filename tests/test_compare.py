@@ -122,7 +122,7 @@ def test_slower_steps_are_a_regression_that_names_its_cause() -> None:
 def test_the_percentage_is_that_of_the_times_beside_it() -> None:
     """The medians moved by 18 ms, the median of the 25 differences is 10 ms."""
     found = compare([run((10, 10, 12, 20, 20))], run((20, 20, 30, 30, 30)))
-    assert "step time 12.0 → 30.0 ms, +150.0% (shift +10.000 ms, 95 % interval " in found.reason
+    assert "step time 12.0 → 30.0 ms, +150.0 % (shift +10.000 ms, 95 % interval " in found.reason
 
 
 def test_quicker_steps_are_an_improvement() -> None:

@@ -47,7 +47,7 @@ def test_the_share_is_drawn() -> None:
     with Progress(stream) as tell:
         tell.timer.join()
         tell("reading", 0.5)
-    assert shown(stream)[1] == f"reading [{'#' * 15}{'.' * 15}]  50%"
+    assert shown(stream)[1] == f"reading [{'#' * 15}{'.' * 15}] 50 %"
 
 
 def test_short_work_and_other_streams_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
