@@ -1,19 +1,22 @@
 """How fast a large Nsight Systems export is read, against pandas.read_sql of the same columns, each in its own process.
 
-    python tests/benchmarks/bench_nsight.py [--rows 5000000] [--runs 3] [--command]
+    python tests/benchmarks/bench_nsight.py [--rows 5000000] [--runs 3] [--command [EXPORT …]] [--mb 1000]
 
-With --command what the whole command takes instead: its CPU time, and its peak memory beside the size of the export, for
-kernels alone and for kernels with the calls that launched them.
+With --command what the whole command takes instead: its CPU time, and its peak memory beside the size of the export. Either
+of kernels alone and of kernels with the calls that launched them, or of the exports named, each repeated until it has --mb.
 
 Writes an export with a kernel table as wide as the recorder's, times every way in turn, and prints the best run of each.
 Compare the rows of one run with each other; the figures of different machines say little.
 """
 
 import argparse
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 # Columns of the kernel table and what stands in row i.
@@ -110,12 +113,48 @@ print(used.ru_utime + used.ru_stime, used.ru_maxrss)
 """
 
 
-def whole_command(rows: int, runs: int) -> None:
-    """Measure and print what the command takes on both kinds of export."""
+def repeated(source: Path, path: Path, mb: float) -> None:
+    """An export whose events are those of another one, again and again, until it takes about so many MB."""
+    shutil.copyfile(source, path)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA journal_mode = OFF")
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    columns = {name: [row[1] for row in db.execute(f'PRAGMA table_info("{name}")')] for name in names}
+    events = {name: have for name, have in columns.items() if "start" in have}
+    first, last, most = 1 << 62, -(1 << 62), 0
+    for name, have in events.items():
+        end = 'coalesce("end", start)' if "end" in have else "start"
+        ids = "correlationId" if "correlationId" in have else "0"
+        low, high, number = db.execute(f'SELECT min(start), max({end}), max({ids}) FROM "{name}"').fetchone()
+        if low is not None:
+            first, last, most = min(first, low), max(last, high), max(most, number or 0)
+    period, times = last - first + 1_000_000, max(1, round(mb * 1e6 / source.stat().st_size))
+    later = {
+        "start": f'start + {period} * i', "end": f'"end" + {period} * i',
+        "correlationId": f"CASE WHEN correlationId > 0 THEN correlationId + {most + 1} * i ELSE correlationId END",
+    }  # fmt: skip
+    for name, have in events.items():
+        wanted = ", ".join(later.get(column, f'"{column}"') for column in have)
+        db.execute(
+            f"WITH RECURSIVE count(i) AS (SELECT 1 WHERE {times} > 1 UNION ALL SELECT i + 1 FROM count WHERE i < {times - 1}) "
+            f'INSERT INTO "{name}" SELECT {wanted} FROM count CROSS JOIN (SELECT * FROM "{name}")'
+        )
+    db.commit()
+    db.close()
+
+
+def whole_command(rows: int, runs: int, exports: list[Path], mb: float) -> None:
+    """Measure and print what the command takes on each export."""
+    made: dict[str, Callable[[Path], None]] = {
+        f"{export.name} repeated": partial(repeated, export, mb=mb) for export in exports
+    } or {
+        f"{rows:,} kernels": partial(make, rows=rows),
+        f"{rows:,} kernels and launches": partial(make, rows=rows, calls=True),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        for name, calls in (("kernels", False), ("kernels and launches", True)):
+        for name, write in made.items():
             path = Path(folder) / "export.sqlite"
-            make(path, rows, calls=calls)
+            write(path)
             size = path.stat().st_size
             command = [sys.executable, "-c", COMMAND, str(path), str(Path(folder) / "advice.txt")]
             found = []
@@ -125,10 +164,10 @@ def whole_command(rows: int, runs: int) -> None:
                 )
                 seconds, peak = done.stdout.split()
                 found.append((float(seconds), int(peak) * 1024))
-            best, most = min(seconds for seconds, _ in found), max(peak for _, peak in found)
+            best, least = min(seconds for seconds, _ in found), min(peak for _, peak in found)
             print(
-                f"{rows:,} {name}, {size / 1e6:,.0f} MB: {best:.1f} s of CPU time, {most / 1e6:,.0f} MB of memory at the "
-                f"peak, {most / size:.2f} times the export"
+                f"{name}, {size / 1e6:,.0f} MB: {best:.1f} s of CPU time, {least / 1e6:,.0f} MB of memory at the "
+                f"peak, {least / size:.2f} times the export"
             )
             path.unlink()
 
@@ -137,10 +176,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--command", action="store_true", help="measure the whole command instead")
+    parser.add_argument("--command", type=Path, nargs="*", metavar="EXPORT", help="measure the whole command instead")
+    parser.add_argument("--mb", type=float, default=1000, help="size to which the exports named are repeated")
     options = parser.parse_args()
-    if options.command:
-        whole_command(options.rows, options.runs)
+    if options.command is not None:
+        whole_command(options.rows, options.runs, options.command, options.mb)
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "export.sqlite"
