@@ -6,11 +6,10 @@ import os
 from pathlib import Path
 
 from analyzer.advice import Advice
-from analyzer.analysis import advise_traces
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.graph import Graph
-from analyzer.ingest import find_traces
 from analyzer.ingest import read as read_one
+from analyzer.spread import look_at
 from analyzer.study import Request, studies
 from analyzer.trace import Trace
 
@@ -25,17 +24,21 @@ def read(path: str | os.PathLike[str]) -> Trace:
 
 
 def advise(*paths: str | os.PathLike[str], request: Request | None = None) -> Advice:
-    """What `advise PATH…` says, as a value. A folder stands for the traces in it.
+    """What `advise PATH…` says, as a value: files, folders, patterns and URLs.
+
+    What cannot be read stands in `errors`, where there is something that can.
 
     Raises:
-        UnreadableTrace: a file that is no trace that can be read.
+        UnreadableTrace: none can be read.
         NothingToAnalyse: nothing in them for what was asked.
         BadUsage: the request cannot be met.
     """
-    files = [file for path in paths for file in find_traces(Path(path))]
-    if not files:
+    if not paths:
         raise BadUsage("no trace given")
-    return advise_traces([read_one(file) for file in files], request or Request())
+    looked = look_at([os.fspath(path) for path in paths], request or Request(), jobs=1)
+    if looked.interrupted:
+        raise KeyboardInterrupt
+    return looked.advice
 
 
 def timeline(path: str | os.PathLike[str], request: Request | None = None) -> list[Graph]:

@@ -1,4 +1,5 @@
-"""`@dataclass` for the classes of this package: what the standard library's makes, frozen ones in a third of the time.
+"""`@dataclass` for the classes of this package: what the standard library's makes, frozen ones in a third of the time, and
+printed shortly.
 
 That one compiles six functions for every frozen class. The command has a hundred of them, and making them took as long as
 reading a small trace. Here they share all but their constructor.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
+
+MOST_TOLD = 20  # items of a field in what a class prints
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -38,8 +41,17 @@ def _delete(self: Any, name: str) -> None:
 
 
 def _represent(self: Any) -> str:
-    told = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
+    told = (f"{f.name}={_shortly(getattr(self, f.name))}" for f in dataclasses.fields(self) if f.repr)
     return f"{type(self).__qualname__}({', '.join(told)})"
+
+
+def _shortly(value: Any) -> str:
+    """Of columns and of what is long only what it is: a trace has millions of values."""
+    if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape:
+        return f"<{value.dtype}, {' × '.join(map(str, value.shape))}>"
+    if isinstance(value, (tuple, list, dict, set, frozenset)) and len(value) > MOST_TOLD:
+        return f"<{type(value).__name__} of {len(value):,}>"
+    return repr(value)
 
 
 def _compared(self: Any) -> tuple[object, ...]:

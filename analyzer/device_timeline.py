@@ -25,8 +25,8 @@ SET = FIRST_COPY + len(COPIES)
 class Timeline:
     """The operations of one device of one process; m of them, in row order (by start)."""
 
-    trace: Trace
-    host: Host
+    trace: Trace = field(repr=False)
+    host: Host = field(repr=False)
     process: int
     """Index into `trace.processes`."""
     device: int

@@ -48,6 +48,12 @@ class Nanoseconds:
     def __len__(self) -> int:
         return len(self.short)
 
+    def __repr__(self) -> str:
+        return f"<ns, {len(self)}>"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self[:].astype(dtype or np.int64, copy=False)
+
     def __getitem__(self, at: Any) -> Int64:
         found: Int64 = self.short[at].astype(np.int64)
         beyond = np.flatnonzero(found == _BEYOND)

@@ -64,6 +64,9 @@ class Request:
     output_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        for option in ("window", "steps", "step_marker", "what_if", "hardware"):
+            if not isinstance(told := getattr(self, option), str | None):
+                raise BadUsage(f"{option}={told!r}: expected text, as the option takes it")
         for option, allowed in (("phase", ("training", "prefill", "decode")), ("objective", ("latency", "throughput"))):
             if (told := getattr(self, option)) not in (None, *allowed):
                 raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")

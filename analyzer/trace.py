@@ -113,9 +113,10 @@ class Device:
 
 @dataclass(frozen=True)
 class Note:
-    """One finding about the trace's health. Codes: docs of `analyzer.advice`."""
+    """One finding about the trace's health."""
 
     code: str
+    """What kind of finding, in words with hyphens: `clock-skew`, `duplicate-ids` …; the same in every version."""
     message: str
     count: int
 
@@ -231,10 +232,10 @@ class Trace:
                 "kind": pd.Categorical.from_codes(
                     np.searchsorted([k.value for k in Kind], self.kind), pd.Index([k.name.lower() for k in Kind])
                 ),
-                "name": pd.Categorical.from_codes(self.name_code, pd.Index(self.names)),
-                "process": self.process,
-                "thread": self.thread,
-                "device": self.device,
+                "name": pd.Categorical.from_codes(self.name_code, pd.Index(self.names)).remove_unused_categories(),
+                "process": self.process.astype(np.int64),
+                "thread": self.thread.astype(np.int64),
+                "device": self.device.astype(np.int64),
                 "stream": self.stream.astype(np.int64),
                 "correlation": self.correlation.astype(np.int64),
                 "bytes": self.bytes.astype(np.int64),

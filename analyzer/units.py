@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 def duration(ns: int) -> str:
     """A length of time in the unit that suits it."""
@@ -27,6 +30,17 @@ def share(ns: int, wall_ns: int) -> str:
     if 99.9 < value < 100:
         return ">99.9 %"
     return f"{value:.1f} %"
+
+
+def between(ends: tuple[Any, Any], form: Callable[[Any], str] = duration) -> str:
+    """`12.3 ms to 15.5 ms`; one number where both read alike."""
+    low, high = map(form, ends)
+    return high if low == high else f"{low} to {high}"
+
+
+def faster(speedup: tuple[float, float]) -> str:
+    """`1.03 to 1.25 times as fast`."""
+    return f"{between(speedup, '{:.2f}'.format)} times as fast"
 
 
 def percent(part: float, digits: int = 0, sign: str = "") -> str:

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analyzer.classes import dataclass
@@ -46,6 +47,19 @@ def test_they_are_made_shown_and_compared_alike() -> None:
     assert dataclasses.replace(ours, size=4) == Ours("a", 4)
     assert pickle.loads(pickle.dumps(ours)) == ours
     assert (ours.twice, ours.twice) == (6, 6)
+
+
+def test_columns_and_long_lists_are_not_printed_in_full() -> None:
+    @dataclass(frozen=True)
+    class Columns:
+        times: Any
+        words: Any
+
+    assert repr(Columns(np.arange(3_000_000), ["a"] * 21)).endswith(
+        "Columns(times=<int64, 3000000>, words=<list of 21>)"
+    )
+    assert repr(Columns(np.zeros((2, 3), np.int8), ("a", "b"))).endswith("(times=<int8, 2 × 3>, words=('a', 'b'))")
+    assert repr(Columns(np.int64(7), {})).endswith(f"(times={np.int64(7)!r}, words={{}})")
 
 
 @pytest.mark.parametrize("name", ["size", "twice", "other"])

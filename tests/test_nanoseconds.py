@@ -19,6 +19,8 @@ def test_what_is_written_is_read_whatever_it_is() -> None:
 def test_only_what_is_long_takes_more_room() -> None:
     made = Nanoseconds.of(VALUES)
     assert made.short.dtype == np.int32
+    assert repr(made) == "<ns, 11>"
+    assert (np.minimum(made, 3) == np.minimum(VALUES, 3)).all()
     assert made.far_ns.tolist() == [2**31, -(2**31), -(2**31) - 1, 3 << 40, -(3 << 40)]
 
 

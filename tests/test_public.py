@@ -8,10 +8,12 @@ import sys
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import analyzer
 from analyzer import errors
+from tests.build import call, kernel, written
 
 NAMES: list[str] = sorted(getattr(analyzer, "__all__", []))
 
@@ -120,9 +122,30 @@ def test_a_public_function_stays_one_when_modules_are_imported() -> None:
     [
         (lambda: analyzer.Request(phase="serving"), "--phase serving: expected training, prefill, decode"),
         (lambda: analyzer.Request(objective="speed"), "--objective speed: expected latency, throughput"),
+        (lambda: analyzer.Request(steps=3), "steps=3: expected text"),  # type: ignore[arg-type]
         (lambda: analyzer.advise(), "no trace given"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(ask: typing.Callable[[], object], says: str) -> None:
     with pytest.raises(errors.BadUsage, match=says):
         ask()
+
+
+def test_advice_takes_patterns_and_tells_what_it_could_not_read(tmp_path: Path) -> None:
+    for number in (1, 2):
+        written(tmp_path / f"run{number}.json", call(0, 5, 1), kernel(10, 20, 1))
+    (tmp_path / "run3.json").write_text("{", encoding="utf-8")
+    advice = analyzer.advise(tmp_path / "run*.json")
+    assert [device.file for device in advice.devices] == ["run1.json", "run2.json"]
+    assert len(advice.errors) == 1
+    assert "run3.json" in advice.errors[0]
+    with pytest.raises(errors.UnreadableTrace, match=r"run3\.json"):
+        analyzer.advise(tmp_path / "run3.json")
+
+
+def test_the_names_of_events_are_those_that_occur(tmp_path: Path) -> None:
+    frame = analyzer.read(
+        written(tmp_path / "t.json", call(0, 5, 1, "cudaLaunchKernel"), kernel(10, 20, 1, "gemm"))
+    ).to_pandas()
+    assert sorted(frame["name"].cat.categories) == ["cudaLaunchKernel", "gemm"]
+    assert frame["stream"].dtype == frame["thread"].dtype == np.int64

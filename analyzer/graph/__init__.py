@@ -60,8 +60,8 @@ class Graph:
     Numbers of points, edges, operations and rows are int32 where that holds them, times int64 unless said otherwise.
     """
 
-    trace: Trace
-    timelines: tuple[Timeline, ...]
+    trace: Trace = field(repr=False)
+    timelines: tuple[Timeline, ...] = field(repr=False)
     point: Int8
     """[p] Point. Point 0 is the root."""
     ref: Index

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.report.terminal import Page, clean
 from analyzer.rule import Evidence, Finding, Skipped
-from analyzer.units import duration, share
+from analyzer.units import between, faster, share
 from analyzer.verdict import called, largest_loss, not_recorded
 
 FEW_KERNELS = 0.05  # of the wall
@@ -34,10 +34,7 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
         page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
     joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
     if joint and sum(finding.saving_ns is not None for finding in mine) > 1:
-        low, high = joint.speedup
-        page.prose(
-            f"Together: {_span(joint.saving_ns, device.wall_ns)}, {low:.2f} to {high:.2f} times as fast.", "  ", "bold"
-        )
+        page.prose(f"Together: {_span(joint.saving_ns, device.wall_ns)}, {faster(joint.speedup)}.", "  ", "bold")
     if skipped:
         silent = len({one.rule for one in skipped})
         words = f"{silent} rule{'s' * (silent > 1)} said nothing ({_reasons(skipped)}); --format json has the reasons."
@@ -108,10 +105,7 @@ def _short(text: str, width: int = 60) -> str:
 
 def _span(saving: tuple[int, int], wall: int) -> str:
     """`12.0 % to 15.1 % (12.3 ms to 15.5 ms)`; one number where both are alike."""
-    low, high = (share(ns, wall) for ns in saving)
-    if low == high:
-        return f"{high} ({duration(saving[1])})"
-    return f"{low} to {high} ({duration(saving[0])} to {duration(saving[1])})"
+    return f"{between(saving, lambda ns: share(ns, wall))} ({between(saving)})"
 
 
 def _reasons(skipped: Sequence[Skipped]) -> str:

@@ -11,7 +11,7 @@ from analyzer.report.charts import bar
 from analyzer.report.shareable import shareable
 from analyzer.report.words import decimals, ms
 from analyzer.rule import Finding
-from analyzer.units import duration, percent, share
+from analyzer.units import between, duration, faster, percent, share
 from analyzer.verdict import focus, where
 
 FINDINGS = 8  # in full; the others are named
@@ -75,7 +75,7 @@ def _findings(findings: Sequence[Finding], advice: Advice, device: DeviceAdvice)
     lines = ["| | what to change | saves | |", "| --: | --- | --- | --- |"]
     for number, finding in enumerate(findings, start=1):
         saves = (
-            f"{span(finding.saving_ns)} ({_shares(finding.saving_ns, device.wall_ns)})"
+            f"{between(finding.saving_ns)} ({between(finding.saving_ns, lambda ns: share(ns, device.wall_ns))})"
             if finding.saving_ns
             else "to check"
         )
@@ -83,8 +83,7 @@ def _findings(findings: Sequence[Finding], advice: Advice, device: DeviceAdvice)
         lines.append(f"| {number} | **{escaped(finding.title)}** | {saves} | {marks} |")
     joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
     if joint and sum(f.saving_ns is not None for f in findings) > 1:
-        slow, fast = joint.speedup
-        lines += ["", f"Together: {span(joint.saving_ns)}, {slow:.2f} to {fast:.2f} times as fast."]
+        lines += ["", f"Together: {between(joint.saving_ns)}, {faster(joint.speedup)}."]
     lines.append("")
     for number, finding in enumerate(findings[:FINDINGS], start=1):
         lines += _details(number, finding)
@@ -129,14 +128,3 @@ def _partition(device: DeviceAdvice) -> list[str]:
         grade = "" if part.grade == "measured" else part.grade
         lines.append(f"| {escaped(part.label)} | {ms(part.ns, decimals(device.wall_ns))} | {part.share} | {grade} |")
     return [*lines, "", "</details>", ""]
-
-
-def span(saving: tuple[int, int]) -> str:
-    """`12.3 ms to 15.5 ms`; one number where both are alike."""
-    low, high = map(duration, saving)
-    return high if low == high else f"{low} to {high}"
-
-
-def _shares(saving: tuple[int, int], wall: int) -> str:
-    low, high = (share(ns, wall) for ns in saving)
-    return high if low == high else f"{low} to {high}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from analyzer.report.terminal import Page, clean
 from analyzer.run import Run, Straggler
-from analyzer.units import duration, percent
+from analyzer.units import between, duration, percent
 
 RANKS_SHOWN = 16
 IN_WORDS = {
@@ -74,8 +74,7 @@ def lines(run: Run) -> Iterator[str]:
             f"{duration(run.moving_ns)}."
         )
     if run.overlap is not None and run.overlap.saving_ns is not None and run.overlap.saving_ns[1] > 0:
-        low, high = run.overlap.saving_ns
-        yield f"Collectives beside compute would save the whole job {duration(low)} to {duration(high)} (replay of all ranks)."
+        yield f"Collectives beside compute would save the whole job {between(run.overlap.saving_ns)} (replay of all ranks)."
     if run.pipeline is not None:
         p = run.pipeline
         yield (
@@ -105,6 +104,5 @@ def _straggler(straggler: Straggler) -> str:
     else:
         text += ". No single cause explains most of it"
     if straggler.saving_ns is not None and straggler.how == "replay":
-        low, high = straggler.saving_ns
-        text += f". As fast as the others: {duration(low)} to {duration(high)} less for the whole job"
+        text += f". As fast as the others: {between(straggler.saving_ns)} less for the whole job"
     return text + "."

@@ -16,7 +16,7 @@ from analyzer.report.shareable import shareable
 from analyzer.rule import Finding, Source
 from analyzer.summary import PYTHON_LINE
 from analyzer.trace import Note
-from analyzer.units import duration
+from analyzer.units import between, duration
 from analyzer.verdict import where
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -75,8 +75,7 @@ def _source(source: Source) -> str:
 def _result(finding: Finding, rule: int, wall: int, device: str, folder: Path) -> dict[str, Any]:
     text = f"{shareable(finding.message)} {shareable(finding.how)}"
     if finding.saving_ns:
-        low, high = finding.saving_ns
-        text = f"Saves {duration(low)} to {duration(high)} of {duration(wall)} ({finding.grade}). {text}"
+        text = f"Saves {between(finding.saving_ns)} of {duration(wall)} ({finding.grade}). {text}"
     big = finding.saving_ns is not None and finding.saving_ns[1] >= WARNING * wall
     lines = list(dict.fromkeys(item.python or item.what for item in finding.evidence))
     found = [location for line in lines if (location := python_location(line, folder))]

@@ -33,7 +33,7 @@ from analyzer.report.words import (
 )
 from analyzer.summary import HostTime
 from analyzer.trace import Note
-from analyzer.units import duration, share
+from analyzer.units import between, duration, faster, share
 from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, record_host, same_place, where
 
 LABEL = 9  # columns of the labels at the left
@@ -169,8 +169,7 @@ def _what_if(page: Page, advice: Advice) -> None:
         if what.saving_ns is None or what.speedup is None:
             page.prose(f"{place}{', '.join(what.fixes)}: unknown", "    ", first="  ")
         else:
-            (low, high), (slow, fast) = what.saving_ns, what.speedup
-            saves = f"saves {duration(low)} to {duration(high)}, {slow:.2f} to {fast:.2f} times as fast"
+            saves = f"saves {between(what.saving_ns)}, {faster(what.speedup)}"
             page.prose(f"{place}{', '.join(what.fixes)}: {saves}", "    ", first="  ")
         for assumed in what.assumes:
             page.prose(f"assumes {clean(assumed)}", "      ", first="    ")
