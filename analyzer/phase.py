@@ -16,7 +16,7 @@ import numpy as np
 
 from analyzer.costs import Costs
 from analyzer.device_timeline import COMPUTE, Timeline
-from analyzer.distinct import present
+from analyzer.distinct import first_places
 from analyzer.trace import NONE, Bool, Int64, Kind
 from analyzer.units import percent
 
@@ -189,10 +189,11 @@ def _trains(timeline: Timeline, start_ns: int, end_ns: int) -> str | None:
 
 
 def _first(timeline: Timeline, rows: Bool, pattern: re.Pattern[str]) -> str | None:
+    """The name that matches of those of these rows of the trace, of several the one that comes first in time."""
     names = timeline.trace.names
-    present = np.flatnonzero(np.bincount(timeline.trace.name_code[rows], minlength=len(names)))
-    match = pattern.search if pattern is BACKWARD_KERNEL else pattern.match
-    return next((names[code] for code in present.tolist() if match(names[code])), None)
+    codes, places = first_places(timeline.trace.name_code[rows])
+    match = pattern.match if pattern in (BACKWARD, BACKWARD_RANGE) else pattern.search
+    return next((names[code] for code in codes[np.argsort(places)].tolist() if match(names[code])), None)
 
 
 def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Phase:
@@ -210,8 +211,7 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
         trace = timeline.trace
         on = np.zeros(len(trace), np.bool_)
         on[timeline.row[(timeline.start < end_ns) & (timeline.end > start_ns)]] = True
-        codes = present(trace.name_code[on]).tolist()
-        cache = next((trace.names[code] for code in codes if CACHE_KERNEL.search(trace.names[code])), None)
+        cache = _first(timeline, on, CACHE_KERNEL)
         if cache is None:
             return Phase(UNKNOWN, f"{why}, but no kernel reads a KV cache")
         return Phase(DECODE, f"{why}, and a kernel reads a KV cache ({cache[:60]})", typical, typical)

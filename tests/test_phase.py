@@ -98,6 +98,11 @@ def test_words_alone_are_no_training(event: dict[str, Any]) -> None:
     assert phase(*product(1, 4096, 1), event).name == PREFILL
 
 
+def test_what_tells_is_what_comes_first_in_time_wherever_it_stands_in_the_file() -> None:
+    events = [op("MmBackward0", 30, 40), op("AddBackward0", 10, 20), call(0, 5, 1), kernel(6, 50, 1)]
+    assert phase(*events).why == phase(*reversed(events)).why == "it runs AddBackward0"
+
+
 def test_by_the_rows_of_the_products() -> None:
     prefill = phase(*product(1, 2000, 1))
     assert (prefill.name, prefill.tokens) == (PREFILL, 2000)
