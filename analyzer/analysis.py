@@ -46,7 +46,6 @@ from analyzer.window import Step, marker_rows, parse_span, period_ns
 COSTLY_OPTIONS = ("with_stack", "record_shapes", "profile_memory", "with_flops", "with_modules")
 NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all kept
 
-
 DEFAULT = Request()
 
 
@@ -222,7 +221,7 @@ def _fixes_of(study: Study, rule: Rule) -> tuple[list[Fix], str | None]:
 
 
 def merge_notes(notes: Sequence[Note]) -> list[Note]:
-    """The same finding on several devices once, by order of first appearance, counts added up."""
+    """The same note of several devices once, by order of first appearance, counts added up."""
     merged: dict[tuple[str, str], Note] = {}
     for note in notes:
         key = (note.code, note.message)

@@ -2,7 +2,7 @@
 
     floor = (weights + cache) / bandwidth        no pass is faster, whatever the kernels
 
-Nanoseconds and cache are known from the shapes of the operators that ran, or as far as the user told them; else they are
+Weights and cache are known from the shapes of the operators that ran, or as far as the user told them; else they are
 unknown, with the reason. The exchange between devices is no part of the floor.
 """
 

@@ -8,9 +8,8 @@
 One character is 1 µs. On a `host` row (`host2` … are further threads) a run of a small letter is a launch call, and the
 same letter on a stream row (`s7`; `s7@1` lies on device 1) the operation it launched: the first run launches the first
 one, and so on. A capital letter, carried on with `=` or by itself, is a record of what the thread did: see RECORDS.
-`c>>` on a stream row is a copy. A row given twice is one row: what the second shows
-lies inside or beside what the first shows. `.` is nothing, and `|` on the `step` row begins a step. Lines below add
-what a drawing cannot show:
+`c>>` on a stream row is a copy. A row given twice is one row: what the second shows lies inside or beside what the first
+shows. `.` is nothing, and `|` on the `step` row begins a step. Lines below add what a drawing cannot show:
 
     a: aten::mm [64,4096]x[4096,4096] bf16    the operator around the launch, with its shapes; `> NAME` names the kernel
     n: ncclDevKernel_AllReduce_Sum_bf16       the operation's name alone
@@ -367,7 +366,7 @@ class _Painter:
             for marker in steps:
                 marks[self._place(int(trace.start_ns[marker]))] = "|"
             rows["step"] = marks
-        order = sorted(rows, key=lambda label: (["step", "host", "s"].index(re.match(r"step|host|s", label)[0]), label))  # type: ignore[index]
+        order = sorted(rows, key=lambda label: (label != "step", not label.startswith("host"), label))
         longest = max(map(len, rows), default=0)
         yield from (f"{label:<{longest}} {''.join(rows[label])}" for label in order)
         yield from (f"{letter}: {name}" for letter, name in sorted(below.items()))

@@ -173,7 +173,7 @@ def attention(first: int, causal: int, *, heads_first: bool, backward: bool = Fa
         moved = q.bytes + k.bytes + v.bytes + out
         flops = 2.0 * batch * heads * scores * depth
         if backward:  # reads also the result and its gradient, writes three gradients
-            return Cost("attention", 2.5 * flops, 2.0 * moved, q.dtype, several=False)
+            return Cost("attention", 2.5 * flops, 2.0 * moved, q.dtype)
         return Cost("attention", flops, moved, q.dtype, written=out)
 
     return cost

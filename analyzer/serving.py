@@ -42,7 +42,7 @@ class Choice:
     tokens_per_s: tuple[float, float]
     price_per_million: tuple[float, float] | None
     fits: bool | None
-    """Nanoseconds and cache stay below the usable memory; None where that is not known."""
+    """Weights and cache stay below the usable memory; None where that is not known."""
     why: str
 
 

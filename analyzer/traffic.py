@@ -33,10 +33,8 @@ REDUCTIONS = _words("sum mean amax amin max min argmax argmin prod all any norm 
 
 
 def elementwise(arity: int, truth: bool = False) -> Callable[[Call], Cost | None]:
-    """The first `arity` arguments in, one result of their broadcast shape; what follows are numbers or the output.
-
-    In place and the comparisons: the result has the type of the first argument, or is a bool.
-    """
+    """The first `arity` arguments in, one result of their broadcast shape and common type, or of bools where it is a
+    `truth`; what follows are numbers or the output."""
 
     def cost(call: Call) -> Cost | None:
         inputs = [tensor for i in range(arity) if (tensor := call.tensor(i)) is not None]
@@ -64,7 +62,7 @@ def foreach(arity: int) -> Callable[[Call], Cost | None]:
 
     def cost(call: Call) -> Cost | None:
         lists = [tensors for tensors in call.arguments[:arity] if tensors]
-        if not lists or len(lists[0]) < 1:
+        if not lists:
             return None
         read, written = sum(t.bytes for tensors in lists for t in tensors), sum(t.bytes for t in lists[0])
         elements = sum(t.elements for t in lists[0])

@@ -106,8 +106,8 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
 
 
 def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
-    """What the device spends on the optimizer: its kernels, and the time it idles between them or "
-    "while the host launches them."""
+    """ns that the device spends on the optimizer: its kernels, and the time it idles between them or while the host
+    launches them."""
     timeline, trace, window = study.timeline, study.trace, study.window
     busy = sum(int(timeline.length[run].sum()) for run in runs)
     start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
