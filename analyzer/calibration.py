@@ -33,8 +33,6 @@ class Fit(NamedTuple):
     name: int
     ramp_ns: float
     bandwidth: float
-    smallest: float
-    """Bytes of the smallest size."""
 
 
 def fits(timeline: Timeline, costs: Costs, above: float = 0.0) -> Iterator[Fit]:
@@ -60,7 +58,7 @@ def fits(timeline: Timeline, costs: Costs, above: float = 0.0) -> Iterator[Fit]:
         spread = float(((times - times.mean()) ** 2).sum())
         missed = float(((times - (slope * sizes + base)) ** 2).sum())
         if slope > 0 and spread > 0 and 1 - missed / spread > EXPLAINED:
-            yield Fit(int(names[first[mine[0]]]), float(base), 1e9 / float(slope), float(sizes[0]))
+            yield Fit(int(names[first[mine[0]]]), float(base), 1e9 / float(slope))
 
 
 def attainable_bandwidth(timeline: Timeline, costs: Costs, hardware: Hardware) -> float | None:
@@ -71,7 +69,7 @@ def attainable_bandwidth(timeline: Timeline, costs: Costs, hardware: Hardware) -
     return max(credible, default=None)
 
 
-def ramps(timeline: Timeline, costs: Costs, hardware: Hardware) -> NDArray[np.float64]:
+def ramps(timeline: Timeline, costs: Costs) -> NDArray[np.float64]:
     """[m] ns: the kernel's own line where it has one, else assumed; nothing for a kernel that starts before its
     predecessor on the stream ends, whose pipe is full."""
     assumed = read_data("hardware.toml")["assumed"]["ramp"]

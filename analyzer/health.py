@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analyzer.attribution import CODE, HOST, SUBMITTED, Attribution
+from analyzer.attribution import CODE, HOST, START_UP, SUBMITTED, Attribution
 from analyzer.device_timeline import COMMUNICATION, Timeline
 from analyzer.distinct import counted, present
 from analyzer.intervals import ascending
@@ -26,7 +26,7 @@ OUTLIER = 10  # a first collective this many times the median of the others wait
 
 
 def check_trace(trace: Trace) -> list[Note]:
-    """Findings that need no window."""
+    """Notes that need no window."""
     notes = []
     if trace.has_frames:  # metadata told of with_stack later than stacks were recorded
         notes.append(
@@ -59,10 +59,8 @@ def _no_collectives(trace: Trace) -> Note | None:
     )
 
 
-def check_device(
-    attribution: Attribution, window: Window, steps: Sequence[Step], operations: Int64
-) -> list[Note]:  # fmt: skip
-    """Findings about one device's window."""
+def check_device(attribution: Attribution, window: Window, steps: Sequence[Step], operations: Int64) -> list[Note]:
+    """Notes on one device's window."""
     timeline = attribution.timeline
     return [
         note
@@ -102,15 +100,13 @@ def unexplained(attribution: Attribution, window: Window) -> Unexplained:
     found: list[tuple[Any, ...]] = []
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
         at = np.flatnonzero((part.cause == CODE["device-unknown"]) & (part.side != HOST) & (ns > 0))
-        found.append((part.start[at], part.end[at], ns[at], part.side[at]))
-    start, end, ns, side = (
-        (np.concatenate(c) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 4
-    )
-    return Unexplained(start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start, end))
+        found.append((part.start[at], ns[at], part.side[at]))
+    start, ns, side = (np.concatenate(c) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 3
+    return Unexplained(start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start))
 
 
-def in_graph_replay(timeline: Timeline, start: Int64, end: Int64) -> Bool:
-    """[k] a graph replay lies around the span: launched before the span starts, with an operation after it starts.
+def in_graph_replay(timeline: Timeline, start: Int64) -> Bool:
+    """[k] a graph replay is under way at these instants: launched before, with an operation that ends after.
 
     Inside a replay the host has nothing to do with what runs when, so a hole there is nodes that were not recorded.
     """
@@ -156,7 +152,7 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
 
 def cold(causes: Mapping[str, int], window: Window) -> Note | None:
     """A cold start, by the window's ns of each cause."""
-    start_up = sum(causes.get(cause, 0) for cause in ("module-load", "allocator", "compile"))
+    start_up = sum(causes.get(cause, 0) for cause in START_UP)
     if not start_up or start_up < COLD_SHARE * window.wall_ns:
         return None
     return Note(

@@ -160,7 +160,7 @@ class InKernel:
         share = self.costs.share[on]
         avoid[on] = np.minimum(self.avoidable[on], memory[kind[on]])
         ideal[on] = np.maximum(compute[kind[on]], memory[kind[on]] - avoid[on]) * share
-        ramp[on] = ramps(self.timeline, self.costs, self.hardware)[on]
+        ramp[on] = ramps(self.timeline, self.costs)[on]
         tail[on] = np.nan_to_num(self.tails.idle[on]) * np.maximum(self.timeline.length[on] - ramp[on], 0)
         return ideal, tail, ramp, avoid
 

@@ -1,6 +1,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from analyzer.attribution import IDLE
 from analyzer.changes import regions
 from analyzer.evidence import of_causes, of_rows
 from analyzer.facts import value
@@ -122,7 +123,7 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
     if not recorded:  # without operators the work between two launches has no name
         launching.append("host-unknown")
     lost = sum(study.causes.get(cause, 0) for cause in launching)
-    idle = sum(ns for cause, ns in study.causes.items() if cause in _IDLE)
+    idle = sum(ns for cause, ns in study.causes.items() if cause in IDLE)
     if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(study) > REPLAYED:
         return
     repetition = study.repetition
@@ -157,17 +158,11 @@ def _how(study: Study, forbids: Sequence[Evidence]) -> str:
     return (IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA) + first
 
 
-_IDLE = frozenset(
-    ("framework", "python", "launch-call", "launch-latency", "queued-gap", "host-unknown", "device-unknown", "host-sync",
-     "dependency-wait", "dataloader", "copy-staging", "allocator", "module-load", "compile", "garbage-collection", "profiler")
-)  # fmt: skip
-
-
 def _replayed(study: Study) -> float:
     """The share of operations that graphs replay."""
     timeline, mine = study.timeline, study.operations
     inside = timeline.by_graph[mine] | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
-    holes = in_graph_replay(timeline, timeline.start[mine], timeline.end[mine])
+    holes = in_graph_replay(timeline, timeline.start[mine])
     return float((inside | holes).mean())
 
 

@@ -467,7 +467,7 @@ class _Reader:
         source = _Source(self.file, self.progress)
         metadata = self._read_head(source)
         self._read_events(source)
-        raw = self._columns(metadata)
+        raw = self._columns()
         self.workers, self.free, self.idle = [], [], queue.SimpleQueue()
         give_back()
         if metadata is None and not raw.phase.any():
@@ -571,7 +571,7 @@ class _Reader:
 
     # -- putting it together
 
-    def _columns(self, metadata: dict[str, Any] | None) -> RawEvents:
+    def _columns(self) -> RawEvents:
         strings, code_of, bad = self._merge_pools()
         total = sum(chunk.rows for chunk in self.chunks)
         phase = np.empty(total, np.uint8)

@@ -37,7 +37,7 @@ def read_ranges(reader: Reader) -> list[Part]:
         table, ("start", "end", "eventType", "globalTid", "domainId", "textId")
     )
     labels = _labels(reader, table, text_id)
-    domains = _domains(reader.names, event, thread, domain, labels)
+    domains = _domains(event, thread, domain, labels)
     parts = []
     for kind, number in ((Kind.RANGE, PUSH_POP), (Kind.SPAN, START_END)):
         of_kind = event == number
@@ -106,7 +106,7 @@ def _parsed(text: bytes, names: Names) -> tuple[int, int, int, int]:
     return names.code(name.decode("utf-8", "replace")), int(operator), sequence, dims
 
 
-def _domains(names: Names, event: Int64, thread: Int64, domain: Int64, labels: Labels) -> Int64:
+def _domains(event: Int64, thread: Int64, domain: Int64, labels: Labels) -> Int64:
     """[n] code of the name of each row's domain; -1 in the default domain, which has no name."""
     made = np.flatnonzero(event == DOMAIN)
     pid = process_id(thread)
