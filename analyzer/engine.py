@@ -19,7 +19,7 @@ from analyzer.changes import Change, together
 from analyzer.classes import dataclass
 from analyzer.errors import BadUsage
 from analyzer.facts import fact
-from analyzer.fixes import Fix, behind
+from analyzer.fixes import Fix, behind, speedup
 from analyzer.graph import Graph
 from analyzer.health import cold
 from analyzer.phase import MIXED
@@ -195,12 +195,12 @@ class _Applied:
 
     def with_each(self, claims: Sequence[Claim]) -> dict[int, tuple[int, int]]:
         """By a claim's id the wall times with its fix on top."""
-        found = list[list[int]]()
+        found = []
         for now, form in zip(self.walls, (_pessimistic, _optimistic), strict=True):
             graph = together(*map(form, self.taken))(self.study.graph)  # one at a time: they are large
             found.append([min(self._wall(form(_fix(claim))(graph)), now) for claim in claims])
             del graph
-        return {id(claim): walls for claim, *walls in zip(claims, *found, strict=True)}  # type: ignore[misc]
+        return {id(claim): walls for claim, walls in zip(claims, zip(*found, strict=True), strict=True)}
 
     def marginal(self, claim: Claim, walls: tuple[int, int]) -> tuple[int, int]:
         """What a claim's fix saves on top, pessimistic and optimistic."""
@@ -293,12 +293,6 @@ def _unpriced(claim: Claim, study: Study) -> str:
     if claim.fix is None:
         return "no change of the timeline stands for it"
     return claim.fix.refuses(study.graph) or ""
-
-
-def speedup(wall: int, saving: tuple[int, int]) -> tuple[float, float]:
-    """Wall time before over after."""
-    low, high = (wall / max(wall - ns, 1) for ns in saving)
-    return low, high
 
 
 def _finding(

@@ -82,7 +82,13 @@ class Saving:
     @property
     def speedup(self) -> tuple[float, float]:
         """Wall time before over after."""
-        return tuple(self.wall_ns / max(self.wall_ns - ns, 1) for ns in (self.low_ns, self.high_ns))  # type: ignore[return-value]
+        return speedup(self.wall_ns, (self.low_ns, self.high_ns))
+
+
+def speedup(wall_ns: int, saving_ns: tuple[int, int]) -> tuple[float, float]:
+    """Wall time before over after, of a pessimistic and an optimistic saving."""
+    low, high = (wall_ns / max(wall_ns - ns, 1) for ns in saving_ns)
+    return low, high
 
 
 def saving(graph: Graph, fixes: Sequence[Fix], window: Window, device: int) -> Saving:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-Int64 = NDArray[np.int64]
-
 BLOCK = 1 << 18
 """Rows worked on at once, so that what lies between input and output is never as long as they are."""
 

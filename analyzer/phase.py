@@ -21,6 +21,8 @@ from analyzer.trace import NONE, Bool, Int64, Kind
 from analyzer.units import percent
 
 TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"
+PHASES = (TRAINING, PREFILL, DECODE)
+"""Those that somebody can ask for, or a rule be about."""
 
 MANY_ROWS = 128  # products of a prefill have at least these rows: a short prompt's tokens
 FEW_ROWS = 64  # products of a decode have at most these; between the two the phase is open

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -161,14 +160,3 @@ def trust(done: Replay, window: Window, device: int) -> Trust:
     idle = gaps.end[at[closes]] - np.maximum(gaps.start[at[closes]], window.start_ns)
     unexplained = int(np.minimum(delay[closes], np.maximum(idle, 0)).sum())
     return Trust((wall_ns(done, window, device) - wall) / wall, unexplained / wall)
-
-
-def step_ns(done: Replay, starts: Sequence[int]) -> int | None:
-    """Median start-to-start period of steps with these measured starts, in a replay."""
-    if len(starts) < 2:
-        return None
-    marks, measured = done.graph.marks, done.graph.mark_ns
-    # Of several marks at one time, such as a step's end and the next one's start, the last.
-    order = np.lexsort((done.time_ns[marks], measured))
-    at = np.searchsorted(measured[order], np.asarray(starts), side="right") - 1
-    return int(np.median(np.diff(done.time_ns[marks[order[at]]])))

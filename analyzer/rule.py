@@ -22,9 +22,7 @@ GRADES = ("measured", "modelled", "assumed")
 """From strong to weak; a finding has the grade of its weakest input."""
 
 WORTH = 0.01  # of the wall: below it a run's own noise is as large, and a list of crumbs helps nobody
-COPY_AND_LAUNCH = 0.5  # share of operations with a launch call from which launches can be judged at all
-
-PHASES = ("training", "prefill", "decode")
+LINKED = 0.5  # share of operations with a launch call from which launches can be judged at all
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,7 @@ def _needs_operators(study: Study) -> str | None:
 
 def _needs_launches(study: Study) -> str | None:
     linked = float(study.timeline.linked[study.operations].mean()) if len(study.operations) else 0.0
-    if linked >= COPY_AND_LAUNCH:
+    if linked >= LINKED:
         return None
     return f"only {percent(linked)} of the operations have a launch call in the trace"
 

@@ -24,7 +24,7 @@ from analyzer.heap import give_back_small
 from analyzer.host import read_host
 from analyzer.inkernel import InKernel, device_of
 from analyzer.intervals import ascending, grouped
-from analyzer.phase import Phase, detect
+from analyzer.phase import PHASES, Phase, detect
 from analyzer.repetition import Repetition, repetition
 from analyzer.replay import Replay, Trust, replay, trust
 from analyzer.run import Run
@@ -67,7 +67,7 @@ class Request:
         for option in ("window", "steps", "step_marker", "what_if", "hardware"):
             if not isinstance(told := getattr(self, option), str | None):
                 raise BadUsage(f"{option}={told!r}: expected text, as the option takes it")
-        for option, allowed in (("phase", ("training", "prefill", "decode")), ("objective", ("latency", "throughput"))):
+        for option, allowed in (("phase", PHASES), ("objective", ("latency", "throughput"))):
             if (told := getattr(self, option)) not in (None, *allowed):
                 raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")
 

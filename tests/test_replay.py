@@ -9,7 +9,7 @@ from analyzer import compiled
 from analyzer.attribution import IDLE
 from analyzer.changes import Change, scaled, together, without_host, without_waits
 from analyzer.graph import Edge, Graph, Point
-from analyzer.replay import TRUSTED, Trust, replay, step_ns, trust, wall_ns
+from analyzer.replay import TRUSTED, Trust, replay, trust, wall_ns
 from analyzer.study import Study
 from analyzer.window import Window
 from tests.build import call, kernel, op, step, trace
@@ -132,15 +132,6 @@ def one_launch_a_step(count: int = 4, *late: int) -> Study:
             kernel(t + 26 + wait, t + 76 + wait, i + 1),
         ]  # fmt: skip
     return studies(trace(*events), Request())[0][0]
-
-
-def test_the_period_of_steps_in_a_replay() -> None:
-    study = one_launch_a_step()
-    starts = [one.start_ns for one in study.kept_steps]
-    assert step_ns(study.program.unchanged, starts) == study.step_ns == 1_000_000
-    without = replay(without_host(["framework"])(study.graph))
-    assert step_ns(without, starts) == 985_000
-    assert step_ns(without, starts[:1]) is None
 
 
 def test_windows_of_a_replay() -> None:

@@ -8,7 +8,8 @@ import pytest
 from analyzer.diagram import asked, parse
 from analyzer.engine import find_rules, judge
 from analyzer.facts import DO_NOT_USE, fact, facts
-from analyzer.rule import NEEDS, PHASES, Finding, Rule
+from analyzer.phase import PHASES
+from analyzer.rule import NEEDS, Finding, Rule
 from analyzer.study import Request, Study, read_size, studies
 
 RULES, ERRORS = find_rules()
