@@ -193,14 +193,14 @@ def run(options: argparse.Namespace) -> int:
         output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
     if options.output:
         write(options.output, output)
-    else:
-        if options.format == "text":
-            output = encodable(output, sys.stdout.encoding)
-        elif drawn:
-            return written_as_utf8(output)
-        elif (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
-            output = to_json(advice, ascii_only=True)
+    elif options.format == "text":
+        put(encodable(output, sys.stdout.encoding))
+    elif drawn:
+        put(in_utf8(output))
+    elif (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
         put(output)
+    else:
+        put(to_json(advice, ascii_only=True))
     if interrupted:
         print("advise: interrupted; what was not read is named among the caveats", file=sys.stderr)
         return INTERRUPTED
@@ -254,10 +254,9 @@ def discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def written_as_utf8(text: str) -> int:
-    """Standard output in the encoding that the text itself names, whatever the terminal's."""
-    put(text.encode("utf-8", errors="replace"))
-    return 0
+def in_utf8(text: str) -> bytes:
+    """The text in the encoding that it names itself, whatever the terminal's."""
+    return text.encode("utf-8", errors="replace")
 
 
 def asked(options: argparse.Namespace) -> Request:
@@ -343,7 +342,7 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     if options.output:
         write(options.output, output)
     elif options.format in WITH_STUDIES:
-        written_as_utf8(output)
+        put(in_utf8(output))
     else:
         put(encodable(output, sys.stdout.encoding))
     if outcome.complaint:

@@ -21,6 +21,7 @@ import analyzer
 from analyzer import cli
 from analyzer.cli import main
 from analyzer.errors import UnreadableTrace
+from tests import advices
 from tests.build import Event, annotation, call, event, kernel, op, step, written
 from tests.test_cases import advise
 
@@ -315,6 +316,16 @@ def test_standard_error_that_is_closed(name: str, code: int, says: bytes, good: 
         f'"{sys.executable}" -m analyzer "{good.with_name(name)}" 2>&-', shell=True, capture_output=True
     )
     assert (done.returncode, done.stdout[:15]) == (code, says)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "sarif"])
+def test_what_was_read_before_an_interruption_is_written_and_the_exit_code_says_so(
+    form: str, good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "looked_at", lambda *_: (advices.advice(advices.device()), [], True))
+    assert main([str(good), "--format", form]) == cli.INTERRUPTED
+    written, said = capsys.readouterr()
+    assert "data loader" in written and said.startswith("advise: interrupted")
 
 
 def test_output_in_no_folder(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
