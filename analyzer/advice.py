@@ -179,6 +179,15 @@ class Advice:
     ranks: Run | None = None
     """The ranks of one run beside each other; None where there are not two."""
 
+    def findings_of(self, device: DeviceAdvice) -> list[Finding]:
+        """What to change on one of the devices, the best first."""
+        place = (device.file, device.rank, device.device)
+        return [finding for finding in self.findings if (finding.file, finding.rank, finding.device) == place]
+
+    def joint_of(self, device: DeviceAdvice) -> Joint | None:
+        """What these findings give together; None where none is priced."""
+        return next((one for one in self.joint if (one.file, one.device) == (device.file, device.device)), None)
+
     def to_json(self) -> dict[str, Any]:
         """The JSON form; `advice.schema.json` describes it."""
         return {

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.report.terminal import Page, clean
+from analyzer.report.words import cut
 from analyzer.rule import Evidence, Finding, Skipped
 from analyzer.units import between, faster, share
 from analyzer.verdict import called, largest_loss, not_recorded
@@ -18,7 +19,7 @@ SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has
 
 def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
     """The findings of one device, ranked, each with its saving, the reason, and what to do."""
-    mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
+    mine = advice.findings_of(device)
     skipped = [s for s in advice.skipped if (s.file, s.device) == (device.file, device.device)]
     if not mine and not skipped:
         return
@@ -32,7 +33,7 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
         _finding(page, number, finding, device.wall_ns, told)
     if len(mine) > SHOWN:
         page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
-    joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
+    joint = advice.joint_of(device)
     if joint and sum(finding.saving_ns is not None for finding in mine) > 1:
         page.prose(f"Together: {_span(joint.saving_ns, device.wall_ns)}, {faster(joint.speedup)}.", "  ", "bold")
     if skipped:
@@ -95,12 +96,8 @@ def _where(evidence: Sequence[Evidence]) -> str:
     for item in [e for e in evidence if e.at_ms][:2]:
         at = f"at {item.at_ms[0]:,.3f} ms of the trace" + (" and later" if item.count > 1 else "")
         line = f", {clean(item.python)}" if item.python and item.python != item.what else ""
-        told.append(f"{_short(clean(item.what))} × {item.count:,} ({at}{line})")
+        told.append(f"{cut(clean(item.what), 60)} × {item.count:,} ({at}{line})")
     return "; ".join(told)
-
-
-def _short(text: str, width: int = 60) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _span(saving: tuple[int, int], wall: int) -> str:

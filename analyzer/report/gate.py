@@ -27,13 +27,18 @@ def render_comparison(comparison: Comparison, *, color: bool, width: int) -> str
     if len(comparison.lanes) > 1:
         page.head("DEVICES", "median step, ms")
         page.table([_device_row(lane) for lane in comparison.lanes], ("device", "before", "after", "change"))
-    if comparison.lanes:
-        _lane(page, max(comparison.lanes, key=_moved))
+    if (lane := most_changed(comparison)) is not None:
+        _lane(page, lane)
     return page.text()
 
 
-def _moved(lane: LaneChange) -> float:
-    return abs(lane.step.after_ns - lane.step.before_ns) if lane.step else 0
+def most_changed(comparison: Comparison) -> LaneChange | None:
+    """The device whose step changed most; None where none could be compared."""
+
+    def change_ns(lane: LaneChange) -> float:
+        return abs(lane.step.after_ns - lane.step.before_ns) if lane.step else 0
+
+    return max(comparison.lanes, key=change_ns, default=None)
 
 
 def _device_row(lane: LaneChange) -> tuple[str, str, str, str]:

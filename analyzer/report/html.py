@@ -25,6 +25,7 @@ from analyzer.budget import Check
 from analyzer.classes import dataclass
 from analyzer.compare import Comparison
 from analyzer.report import charts
+from analyzer.report.gate import most_changed
 from analyzer.report.ranks import lines as rank_lines
 from analyzer.report.shareable import shareable
 from analyzer.report.terminal import UNITS
@@ -98,8 +99,7 @@ def render(
         skipped=_skipped(advice),
         unasked=[one for one in _skipped(advice) if "nothing of the kind" not in one[1]],
         comparison=comparison,
-        lane=max(comparison.lanes, key=lambda lane: abs(lane.step.after_ns - lane.step.before_ns) if lane.step else 0)
-        if comparison and comparison.lanes else None,
+        lane=most_changed(comparison) if comparison else None,
         checks=checks,
         data=escaped_json(data) if shown else None,
         style=_text("report.css"),

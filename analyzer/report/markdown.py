@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from analyzer.advice import Advice, DeviceAdvice
 from analyzer.compare import Comparison
@@ -27,8 +26,7 @@ def render(advice: Advice, comparison: Comparison | None = None) -> str:
     if advice.devices:
         device = focus(advice.devices, advice.ranks)
         lines += [f"<sub>{escaped(_about(advice, device))}</sub>", ""]
-        mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
-        lines += _findings(mine, advice, device)
+        lines += _findings(advice, device)
         lines += _partition(device)
     if advice.health or advice.errors:
         told = [f"- not done: {escaped(error)}" for error in advice.errors]
@@ -69,7 +67,8 @@ def _about(advice: Advice, device: DeviceAdvice) -> str:
     return f"{files} · {where(device)}{name} · {duration(device.wall_ns)}, {device.window_why}"
 
 
-def _findings(findings: Sequence[Finding], advice: Advice, device: DeviceAdvice) -> list[str]:
+def _findings(advice: Advice, device: DeviceAdvice) -> list[str]:
+    findings = advice.findings_of(device)
     if not findings:
         return ["No rule found anything that is worth 1 % of the wall.", ""]
     lines = ["| | what to change | saves | |", "| --: | --- | --- | --- |"]
@@ -81,7 +80,7 @@ def _findings(findings: Sequence[Finding], advice: Advice, device: DeviceAdvice)
         )
         marks = finding.grade + (", low confidence" if finding.confidence == "low" else "")
         lines.append(f"| {number} | **{escaped(finding.title)}** | {saves} | {marks} |")
-    joint = next((j for j in advice.joint if (j.file, j.device) == (device.file, device.device)), None)
+    joint = advice.joint_of(device)
     if joint and sum(f.saving_ns is not None for f in findings) > 1:
         lines += ["", f"Together: {between(joint.saving_ns)}, {faster(joint.speedup)}."]
     lines.append("")

@@ -43,8 +43,7 @@ def render(advice: Advice, studies: Sequence[Study]) -> Iterator[str]:
     yield f'{{"displayTimeUnit":"ns",{head}"traceEvents":[\n'
     first = True
     for number, (device, study) in enumerate(zip(advice.devices, studies, strict=False)):
-        mine = [f for f in advice.findings if (f.file, f.device, f.rank) == (device.file, device.device, device.rank)]
-        for event in _device(FIRST_PID + number, device, study, mine):
+        for event in _device(FIRST_PID + number, device, study, advice.findings_of(device)):
             yield event if first else ",\n" + event
             first = False
     yield "\n]}\n"

@@ -13,7 +13,7 @@ import numpy as np
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, StepAdvice, TraceInfo
 from analyzer.attribution import Item
 from analyzer.report.findings import findings
-from analyzer.report.ranks import ranks
+from analyzer.report.ranks import RANKS_SHOWN, ranks
 from analyzer.report.serving import decode
 from analyzer.report.tables import copies, gaps, kernels, launches, memory, owners
 from analyzer.report.terminal import Page, bar, clean, columns, pad
@@ -38,7 +38,6 @@ from analyzer.verdict import FIRST_WORDS, RECORD_DEVICE, focus, largest_loss, re
 
 LABEL = 9  # columns of the labels at the left
 NOT_RECORDED = 0.01  # above this share of the wall, how to record the rest is said
-RANKS_SHOWN = 16
 WORTH_WAITING = 0.05  # communication below this share of the wall keeps nobody
 WAITS_LESS = 0.7  # a rank that communicates less than this part of the others' median comes last to the collectives
 
@@ -235,12 +234,9 @@ def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
             indent = "    "
         for label, same in sorted(causes.items(), key=lambda pair: -_sum(pair[1])):
             shown = label.replace("exposed copies ", "exposed ") if len(causes) > 1 else label
-            chart.row(indent + shown, _sum(same), STYLE_OF.get(same[0].when, style), _note(same))
+            chart.row(indent + shown, _sum(same), same[0].when, _note(same))
     if small:
         chart.row(f"  {len(small)} smaller causes", _sum(small), style)
-
-
-STYLE_OF = {"compute": "compute", "communication": "communication", "copy": "copy", "idle": "idle"}
 
 
 def _sum(items: Iterable[Item]) -> int:

@@ -19,7 +19,7 @@ from analyzer.device_timeline import COMMUNICATION, COMPUTE
 from analyzer.distinct import present
 from analyzer.graph import Edge, Point
 from analyzer.host import Doing
-from analyzer.intervals import Intervals, ascending, merge, subtract, union
+from analyzer.intervals import NOTHING, Intervals, ascending, merge, subtract, union
 from analyzer.kernels import readable
 from analyzer.report.words import LABELS
 from analyzer.study import Study
@@ -217,7 +217,7 @@ def focus_whole(lanes: Sequence[_Lane], focuses: Sequence[Focus], limit: int) ->
     """The stretches in which every box is kept; None where all of them fit. Lanes are sorted by start."""
     if sum(len(lane.start) for lane in lanes) <= limit:
         return None
-    whole = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+    whole = NOTHING
     left = limit - limit // GRID_SHARE
     for focus in focuses:
         spans = [np.searchsorted(lane.start, (focus.start_ns, focus.end_ns)) for lane in lanes]
@@ -327,7 +327,8 @@ def _path(study: Study, lanes: Sequence[_Lane], threads: list[int], low: int, hi
     if len(found) > limit:  # the longest stretches say where it runs
         found = found[np.sort(np.argsort(found[:, 1] - found[:, 2], kind="stable")[:limit])]
     found[:, 1:] -= study.window.start_ns
-    return found.tolist()  # type: ignore[no-any-return]
+    path_on_lanes: list[list[int]] = found.tolist()
+    return path_on_lanes
 
 
 def overview(study: Study, bins: int = BINS) -> dict[str, list[float]]:

@@ -87,6 +87,7 @@ def short_evidence(name: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
+    """The text in at most `width` characters; a cut one ends in `…`."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -125,6 +126,7 @@ def moved(copy: CopyTime) -> str:
 
 
 def bandwidth(copy: CopyTime) -> str:
+    """GB/s, which are bytes/ns."""
     if copy.bytes is None or copy.ns <= 0:
         return "unknown"
     speed = copy.bytes / copy.ns
