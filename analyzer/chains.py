@@ -107,7 +107,7 @@ def operators_of(study: Study, operations: Int64) -> list[str]:
     return told
 
 
-def most_common_class(study: Study) -> Counter[str]:
+def ns_by_class(study: Study) -> Counter[str]:
     """ns of the window's kernels by class."""
     timeline, on = study.timeline, study.operations[study.timeline.is_kernel[study.operations]]
     sums: Counter[str] = Counter()

@@ -203,6 +203,11 @@ def several(launch: Index, linked: Bool, rows: int) -> Bool:
     return found
 
 
+def copy_classes(direction: str | None = None, memory: str | None = None) -> list[int]:
+    """What copies in this direction and with this memory of the host's do, as `Timeline.does` has it; None is any."""
+    return [FIRST_COPY + i for i, (d, m) in enumerate(COPIES) if direction in (None, d) and memory in (None, m)]
+
+
 def is_graph_launch(call: str) -> bool:
     """A call that replays a graph, by its name."""
     return "graphlaunch" in call.lower()

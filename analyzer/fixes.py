@@ -24,7 +24,7 @@ from analyzer.changes import (
     without_waits,
 )
 from analyzer.classes import dataclass
-from analyzer.device_timeline import COMMUNICATION, COPIES, FIRST_COPY, SET, is_graph_launch
+from analyzer.device_timeline import COMMUNICATION, FIRST_COPY, SET, copy_classes, is_graph_launch
 from analyzer.distinct import among, counted
 from analyzer.graph import Graph
 from analyzer.host import Doing
@@ -179,12 +179,7 @@ def operations_of(graph: Graph, *classes: int) -> Int64:
 
 def copies_of(graph: Graph, direction: str | None = None, memory: str | None = None) -> Int64:
     """Copies by direction and memory of the host's side."""
-    wanted = [
-        FIRST_COPY + i
-        for i, (d, m) in enumerate(COPIES)
-        if (direction is None or d == direction) and (memory is None or m == memory)
-    ]
-    return operations_of(graph, *wanted)
+    return operations_of(graph, *copy_classes(direction, memory))
 
 
 def _pinned(speedup: float) -> Change:

@@ -48,6 +48,11 @@ def kinds_of(found: Collectives, which: Int64) -> list[str]:
     return [found.keys[key][1] for key in found.key[which].tolist()]
 
 
+def all_reduces(found: Collectives, which: Int64) -> Bool:
+    """[k] whether each of these collectives is an all-reduce."""
+    return np.array([kind == "allreduce" for kind in kinds_of(found, which)], np.bool_)
+
+
 def shards(kinds: list[str]) -> bool:
     """Gathers or scatters among them: weights or states are sharded already."""
     return bool({"allgather", "reducescatter"} & set(kinds))
@@ -55,7 +60,7 @@ def shards(kinds: list[str]) -> bool:
 
 def gradient_bytes(study: Study, on: Int64, found: Collectives, which: Int64) -> tuple[float, int, Int64]:
     """Bytes that the all-reduces of one step carry (0 not recorded), bytes of a number, and their operations."""
-    reduces = np.array([kind == "allreduce" for kind in kinds_of(found, which)], np.bool_)
+    reduces = all_reduces(found, which)
     on, sizes = on[reduces], found.bytes[which[reduces]]
     known = sizes > 0
     if not known.any():

@@ -90,7 +90,8 @@ def alignment_padding(study: Study) -> Iterator[Claim]:
     """
     costs, wall = study.inkernel.costs, study.window.wall_ns
     odd, even = (
-        _products(study, [_large(kind) and aligned(kind) == which for kind in costs.kinds]) for which in (False, True)
+        of_kinds(study, study.operations, [_large(kind) and aligned(kind) == which for kind in costs.kinds])
+        for which in (False, True)
     )
     time = lengths(study, odd)
     if time.sum() < FROM * wall:
@@ -121,7 +122,12 @@ def alignment_padding(study: Study) -> Iterator[Claim]:
 def aligned(kind: Cost) -> bool:
     """Columns and depth are multiples of 16 bytes."""
     align = value("gt-tile-16", "align")
-    return all(size * BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"] % align == 0 for size in (kind.n, kind.k))
+    return all(size * _width(kind) % align == 0 for size in (kind.n, kind.k))
+
+
+def _width(kind: Cost) -> int:
+    """Bytes of an element; a tf32 product reads fp32."""
+    return BYTES["fp32" if kind.dtype == "tf32" else kind.dtype]
 
 
 def _large(kind: Cost) -> bool:
@@ -134,17 +140,12 @@ def _large(kind: Cost) -> bool:
 
 def _best(kind: Cost) -> int:
     """Elements of 128 bytes."""
-    return int(value("gt-tile-16", "best")) // BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"]
+    return int(value("gt-tile-16", "best")) // _width(kind)
 
 
 def _odd(kind: Cost) -> list[str]:
-    width = BYTES[kind.dtype if kind.dtype != "tf32" else "fp32"]
     sizes = (("the columns", kind.n), ("the depth", kind.k))
-    return [f"{what} ({size})" for what, size in sizes if size * width % value("gt-tile-16", "align")]
-
-
-def _products(study: Study, fit: list[bool]) -> Int64:
-    return of_kinds(study, study.operations, fit)
+    return [f"{what} ({size})" for what, size in sizes if size * _width(kind) % value("gt-tile-16", "align")]
 
 
 def _rate(study: Study, products: Int64) -> float:

@@ -6,10 +6,10 @@ from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.fixes import FIXES
-from analyzer.intervals import clip, total
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.run import RankRow, Run
 from analyzer.study import Study
+from analyzer.summary import communication_ns
 from analyzer.units import duration, share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
@@ -101,7 +101,7 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     if lost < FROM * window.wall_ns:
         return
     mine = study.operations[timeline.does[study.operations] == COMMUNICATION]
-    whole = _communication_ns(study)
+    whole = communication_ns(timeline, window.start_ns, window.end_ns)
     low, high = span("tvi-share-communication", "share")
     row = _row(study)
     moving = min(row.moving_ns, lost) if row else lost
@@ -119,11 +119,6 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     )
     longest = of_operations(study, mine[np.argsort(-timeline.length[mine])[:1]])
     yield _late(study.run, row, longest) if study.run and row else _question(lost, longest)
-
-
-def _communication_ns(study: Study) -> int:
-    timeline, window = study.timeline, study.window
-    return total(clip(timeline.union_of(timeline.does == COMMUNICATION), window.start_ns, window.end_ns))
 
 
 def _row(study: Study) -> RankRow | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 
 from analyzer.changes import scaled
-from analyzer.device_timeline import COPIES, FIRST_COPY
+from analyzer.device_timeline import copy_classes
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES, Fix
@@ -98,13 +98,14 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
     window, timeline = study.window, study.timeline
     items = study.attribution.partition(window.start_ns, window.end_ns)
     memories = ("pinned", "", "pageable") if _fast_pageable(study) else ("pinned", "")
-    links = {f"{way} {memory}".strip() for way, memory in COPIES if way in ("HtoD", "DtoH") and memory in memories}
+    kinds = [(way, memory) for way in ("HtoD", "DtoH") for memory in memories]
+    links = [" ".join(kind).strip() for kind in kinds]
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail in links)
     kernels = timeline.is_kernel[study.operations].any()
     if exposed < FROM * window.wall_ns or not kernels:
         return
-    kinds = [FIRST_COPY + i for i, (direction, memory) in enumerate(COPIES) if f"{direction} {memory}".strip() in links]
-    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    classes = [copies for kind in kinds for copies in copy_classes(*kind)]
+    mine = study.operations[np.isin(timeline.does[study.operations], classes)]
     size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
     weights = _offloaded(study, exposed, size)
@@ -134,8 +135,7 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
 def _fast_pageable(study: Study) -> bool:
     """Pageable copies run at the link's rate already: what is left to gain is overlap, for which they must be pinned."""
     timeline = study.timeline
-    kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
-    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    mine = study.operations[np.isin(timeline.does[study.operations], copy_classes(memory="pageable"))]
     size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
     return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+from analyzer.attribution import HOST
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.fixes import host_fix
@@ -82,7 +83,7 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
     """
     window = study.window
     pieces = study.attribution.pieces.clipped(window.start_ns, window.end_ns)
-    host = sum(int(ns[(ns > 0) & (part.side == 0)].sum()) for part, ns in pieces)
+    host = sum(int(ns[(ns > 0) & (part.side == HOST)].sum()) for part, ns in pieces)
     lost = study.causes.get("python", 0)
     if host < FROM * window.wall_ns or lost < PYTHON * host:
         return

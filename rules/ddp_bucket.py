@@ -2,11 +2,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.changes import scaled
 from analyzer.collectives import kind_of
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.evidence import of_operations
-from analyzer.fixes import Fix
+from analyzer.pricing import faster
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.units import duration, share
@@ -91,27 +90,24 @@ def ddp_bucket(study: Study) -> Iterator[Claim]:
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
     length = timeline.length[mine]
     reduces = kinds == "allreduce"
-    small = mine[reduces & (length < SHORT_NS)]
+    short = reduces & (length < SHORT_NS)
+    small = mine[short]
     steps = max(len(study.kept_steps), 1)
     if len(small) < FEWEST * steps or np.isin(kinds, ("allgather", "reducescatter")).any():
         return
-    ns = int(length[reduces & (length < SHORT_NS)].sum())
-    rows = timeline.row[np.delete(small, np.s_[::TOGETHER])]
-    operations = np.flatnonzero(np.isin(study.graph.row, rows))
+    ns = int(length[short].sum())
+    spare = np.delete(small, np.s_[::TOGETHER])
     yield Claim(
         message=f"{len(small) / steps:,.0f} of {int(reduces.sum()) / steps:,.0f} all-reduces a step last under "
         f"{SHORT_NS / 1e3:.0f} µs, {duration(ns)} in all; {duration(exposed)} "
         f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=min(ns, exposed),
         how="Larger buckets: DistributedDataParallel(bucket_cap_mb=100, static_graph=True), or flatten what is reduced by hand.",
-        fix=Fix(
-            "ddp-bucket",
-            "short all-reduces in buckets",
-            scaled(operations, STAYS),
-            scaled(operations, 0.0),
+        fix=faster(
+            study, "ddp-bucket", "short all-reduces in buckets", spare, STAYS, 0.0,
             assumes=(f"{TOGETHER} short all-reduces become one; half of their time to none of it stays",),
         ),
         evidence=(of_operations(study, small),),
-        formula=f"{len(rows):,} all-reduces less, each {np.median(length[reduces & (length < SHORT_NS)]) / 1e3:,.1f} µs (median)",
+        formula=f"{len(spare):,} all-reduces less, each {np.median(length[short]) / 1e3:,.1f} µs (median)",
         at_most_ns=exposed,
-    )
+    )  # fmt: skip

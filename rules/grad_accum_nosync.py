@@ -3,13 +3,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.chains import in_optimizer, optimizer_steps
-from analyzer.changes import scaled
 from analyzer.evidence import of_operations
 from analyzer.facts import value
-from analyzer.fixes import Fix
 from analyzer.intervals import ascending
-from analyzer.passes import communicating, in_backward, kinds_of, shards
-from analyzer.pricing import in_graph
+from analyzer.passes import all_reduces, communicating, in_backward, kinds_of, shards
+from analyzer.pricing import faster
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
@@ -140,9 +138,8 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     if exposed < FROM * study.window.wall_ns:
         return
     on, found, which = communicating(study)
-    kinds = kinds_of(found, which)
-    reduces = on[np.array([kind == "allreduce" for kind in kinds], np.bool_)] if kinds else on
-    if not len(reduces) or shards(kinds):
+    reduces = on[all_reduces(found, which)]
+    if not len(reduces) or shards(kinds_of(found, which)):
         return
     groups = [passes for passes in _passes(study, reduces) if len(passes) > 1]
     extra = [one for passes in groups for one in passes[:-1]]
@@ -152,15 +149,14 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     length = study.timeline.length
     micro = 1 + len(extra) / len(groups)
     ns = min(int(length[spare].sum()), exposed)
-    again = in_graph(study, spare)
     yield Claim(
         message=f"{micro:.3g} backward passes for each step of the optimizer all reduce the gradient: {len(spare):,} "
         f"all-reduces, {duration(length[spare].sum())}, come before the last pass; {duration(exposed)} "
         f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=ns,
         how="Run all micro-steps but the last one under model.no_sync(), so that gradients are reduced once.",
-        fix=Fix(
-            "grad-accum-nosync", "gradients reduced once for all micro-steps", scaled(again, WAITS), scaled(again, 0.0),
+        fix=faster(
+            study, "grad-accum-nosync", "gradients reduced once for all micro-steps", spare, WAITS, 0.0,
             assumes=("pessimistic: half of the time of an all-reduce is waiting for other ranks, at the last one instead",),
         ),
         evidence=(of_operations(study, spare),),

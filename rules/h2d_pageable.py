@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.device_timeline import COPIES, FIRST_COPY
+from analyzer.device_timeline import copy_classes
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.fixes import FIXES
@@ -111,8 +111,7 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail.endswith("pageable"))
     if not exposed or exposed < FROM * window.wall_ns:
         return
-    kinds = [FIRST_COPY + i for i, (_, memory) in enumerate(COPIES) if memory == "pageable"]
-    mine = study.operations[np.isin(timeline.does[study.operations], kinds)]
+    mine = study.operations[np.isin(timeline.does[study.operations], copy_classes(memory="pageable"))]
     size = study.trace.bytes[timeline.row[mine]]
     total, ns = int(size[size > 0].sum()), int(timeline.length[mine].sum())
     rate = total / ns * 1e9 if ns else 0.0

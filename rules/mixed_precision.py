@@ -3,15 +3,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.changes import Change, scaled
 from analyzer.costs import TRUE_FP32, dtype_of_kernel
 from analyzer.evidence import of_operations
 from analyzer.facts import span, value
-from analyzer.fixes import Fix
-from analyzer.graph import Graph
 from analyzer.kernels import kernel_class, readable
 from analyzer.lookup import named
-from analyzer.pricing import in_graph
+from analyzer.pricing import faster
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
@@ -143,7 +140,7 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
         f"ms), without the tensor cores: {', '.join(names[:3])}.",
         ns=ns,
         how=_how(study),
-        fix=Fix("mixed-precision", "products in 16 bit", _scaled(study, mine, low), _scaled(study, mine, high), assumes=(told,)),
+        fix=faster(study, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),
         evidence=(of_operations(study, mine),),
         formula=f"{ns / 1e6:,.3f} ms × (1 − factor), factor {high:.2f} to {low:.2f}; bytes fall by "
         f"{span('gt-mem-2x', 'ratio')[0]:g}",
@@ -155,7 +152,7 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
 def _how(study: Study) -> str:
     """What this device can do, in PyTorch's words or in CUDA's; both generations' where the device is not known."""
     known = study.hardware is not None
-    bf16 = known and "bf16" in study.hardware.peaks  # type: ignore[union-attr]
+    bf16 = study.hardware is not None and "bf16" in study.hardware.peaks
     if not is_pytorch(study.trace):
         tf32 = "CUBLAS_COMPUTE_32F_FAST_TF32 for tf32 (Ampere and later), or " if bf16 or not known else ""
         return f"{tf32}16-bit inputs with fp32 accumulation: cublasGemmEx, or cuBLASLt and cuDNN with such descriptors."
@@ -195,10 +192,3 @@ def _factors(study: Study) -> tuple[float, float, str]:
         best,
         f"pessimistic: half the time; optimistic: {100 * EFFICIENT:.0f} % of the 16-bit peak, {fast / slow:.1f} times fp32's",
     )
-
-
-def _scaled(study: Study, operations: Int64, factor: float) -> Change:
-    def change(graph: Graph) -> Graph:
-        return scaled(in_graph(study, operations), factor)(graph)
-
-    return change

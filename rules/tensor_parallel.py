@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.evidence import of_operations
-from analyzer.passes import communicating, kinds_of
+from analyzer.passes import all_reduces, communicating
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.units import duration, share
@@ -125,7 +125,7 @@ def tensor_parallel(study: Study) -> Iterator[Claim]:
     if exposed < FROM * wall:
         return
     on, found, which = communicating(study)
-    mine = on[np.array([kind == "allreduce" for kind in kinds_of(found, which)], np.bool_)]
+    mine = on[all_reduces(found, which)]
     lost = min(int(timeline.length[mine].sum()), exposed)
     if lost < FROM * wall or len(mine) < OFTEN * max(study.repetition.count, 1):
         return

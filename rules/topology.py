@@ -2,26 +2,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.changes import scaled
 from analyzer.collectives import bus_factor
-from analyzer.device_timeline import COPIES, FIRST_COPY
+from analyzer.device_timeline import copy_classes
 from analyzer.evidence import of_operations
 from analyzer.facts import value
-from analyzer.fixes import Fix
-from analyzer.passes import communicating, in_backward, kinds_of
-from analyzer.pricing import in_graph
+from analyzer.passes import all_reduces, communicating, in_backward
+from analyzer.pricing import faster
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import NONE, Int64
 from analyzer.units import duration, share, size
 
-FAST = (
-    100e9  # bytes/s: every NVLink since the V100 carries more (150 in one direction), no PCIe slot or network port does
-)
+FAST = 100e9
+"""Bytes/s: every NVLink since the V100 carries more (150 GB/s in one direction), no PCIe slot or network port does."""
 LARGE = 1 << 20  # bytes: below it latency decides, and a slow collective says nothing about the link
 OFTEN = 8  # in a step, outside of backward: fewer are the loss or a norm, not layers that are split
 FROM = 0.02  # of the wall in these transfers
-PEERS = {i + FIRST_COPY for i, (direction, _) in enumerate(COPIES) if direction == "PtoP"}
 
 
 @rule(
@@ -147,7 +143,6 @@ def topology(study: Study) -> Iterator[Claim]:
         spent = int(timeline.length[on].sum())
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
-        places = in_graph(study, on)
         network = value("ai-infiniband", "bw")
         yield Claim(
             message=f"{len(on):,} {what} run for {duration(spent)} ({share(spent, wall)} of the wall) at "
@@ -156,9 +151,9 @@ def topology(study: Study) -> Iterator[Claim]:
             ns=spent,
             how="Which link is between these GPUs (nvidia-smi topo -m)? Put ranks that split layers on GPUs that NVLink joins, "
             "and check with NCCL_DEBUG=INFO that peer access is on.",
-            fix=Fix(
-                "topology", "exchanges over NVLink",
-                scaled(places, max(speed / FAST, 1 / value("gt-placement-5x", "ratio"))), scaled(places, speed / link),
+            fix=faster(
+                study, "topology", "exchanges over NVLink", on,
+                max(speed / FAST, 1 / value("gt-placement-5x", "ratio")), speed / link,
                 assumes=(f"pessimistic: {FAST / 1e9:g} GB/s, optimistic: all of the link; waiting for others shrinks alike",),
             ),
             evidence=(of_operations(study, on),),
@@ -171,10 +166,9 @@ def topology(study: Study) -> Iterator[Claim]:
 def _split_layers(study: Study) -> tuple[Int64, float, str] | None:
     """Large collectives outside of backward that come several times a step, and the speed of the fastest of them."""
     on, found, which = communicating(study)
-    kinds = np.array(kinds_of(found, which), dtype=object)
     sizes = found.bytes[which]
     steps = max(study.repetition.count, 1)
-    wanted = (kinds == "allreduce") & (sizes >= LARGE)
+    wanted = all_reduces(found, which) & (sizes >= LARGE)
     if study.phase.name not in ("prefill", "decode"):
         wanted &= ~in_backward(study, on) & (study.timeline.launch[on] != NONE)
     mine = np.flatnonzero(wanted)
@@ -190,7 +184,7 @@ def _split_layers(study: Study) -> tuple[Int64, float, str] | None:
 def _copies(study: Study) -> tuple[Int64, float, str] | None:
     """Large copies between devices, and the speed of the fastest of them."""
     timeline = study.timeline
-    copies = study.operations[np.isin(timeline.does[study.operations], list(PEERS))]
+    copies = study.operations[np.isin(timeline.does[study.operations], copy_classes("PtoP"))]
     moved = study.trace.bytes[timeline.row[copies]]
     copies, moved = copies[moved >= LARGE], moved[moved >= LARGE]
     if not len(copies):

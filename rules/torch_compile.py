@@ -1,6 +1,6 @@
 from collections.abc import Iterator
 
-from analyzer.chains import LIGHT, most_common_class
+from analyzer.chains import LIGHT, ns_by_class
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
@@ -10,7 +10,6 @@ from analyzer.units import share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
-SERVERS = frozenset({"vLLM", "SGLang", "TensorRT-LLM", "TensorRT"})
 
 
 @rule(
@@ -85,9 +84,9 @@ def torch_compile(study: Study) -> Iterator[Claim]:
     wall = study.window.wall_ns
     if not is_pytorch(study.trace):
         return
-    if any(use.role in ("compiler", "graphs") or use.name in SERVERS for use in study.uses):
+    if any(use.role in ("compiler", "graphs", "engine") for use in study.uses):
         return
-    classes = most_common_class(study)
+    classes = ns_by_class(study)
     whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
     launching = sum(study.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
     fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
