@@ -10,6 +10,7 @@ from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.summary import allocation_calls, memory_use
 from analyzer.trace import NONE, Int64
+from analyzer.units import percent
 
 ROOM = 0.3  # of the device's memory free at the peak, from which some of the activations could stay
 FULL = 0.9  # of it in use, from which an allocator that frees and allocates in the loop is short of it
@@ -131,13 +132,13 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
     if len(again) and 0 < used < 1 - ROOM:
         time = int(lengths(study, again).sum())
         yield Claim(
-            message=f"Recomputing activations takes {100 * time / wall:.1f} % of the wall ({len(again):,} operations) while "
-            f"{100 * (1 - used):.0f} % of the memory is free at the peak.",
+            message=f"Recomputing activations takes {percent(time / wall, 1)} of the wall ({len(again):,} operations) while "
+            f"{percent(1 - used)} of the memory is free at the peak.",
             ns=time,
             how="Checkpoint fewer layers, as many as the free memory holds, or use the memory for a larger batch.",
             fix=faster(
                 study, "activation-checkpointing", "activations kept", again, KEPT, 0.0,
-                assumes=(f"pessimistic: {100 * KEPT:.0f} % of the layers go on recomputing; optimistic: none",),
+                assumes=(f"pessimistic: {percent(KEPT)} of the layers go on recomputing; optimistic: none",),
             ),
             evidence=(of_operations(study, again),),
             formula=f"peak {used * memory / 1e9:.3g} GB of {memory / 1e9:.3g} GB",
@@ -147,11 +148,11 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
     calls = allocation_calls(study.timeline, study.window.start_ns, study.window.end_ns)
     if not len(again) and used > FULL and calls >= max(len(study.kept_steps), 1):
         yield Claim(
-            message=f"{100 * used:.0f} % of the memory is in use at the peak, and the allocator frees and allocates in the loop "
+            message=f"{percent(used)} of the memory is in use at the peak, and the allocator frees and allocates in the loop "
             f"({calls} calls).",
             ns=study.causes.get("allocator", 0),
             how="Would checkpointing some layers make room? It costs about "
-            f"{100 * value('tvi-checkpoint-cost', 'extra_flop'):.0f} % more arithmetic where all layers do it; a smaller "
+            f"{percent(value('tvi-checkpoint-cost', 'extra_flop'))} more arithmetic where all layers do it; a smaller "
             "batch is the other way.",
             evidence=of_causes(study, "allocator"),
         )

@@ -9,6 +9,7 @@ from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
 from analyzer.study import Study
 from analyzer.trace import Int64
+from analyzer.units import percent
 
 FROM = 0.05  # of the wall in such products: a fifth of them is then a percent
 ROWS = 16  # fewer rows are bound by reading the weights, aligned or not
@@ -103,17 +104,17 @@ def alignment_padding(study: Study) -> Iterator[Claim]:
         return
     worst = costs.kinds[costs.kind[odd[time.argmax()]]]
     yield Claim(
-        message=f"{len(odd)} products take {100 * time.sum() / wall:.1f} % of the wall with sizes that are no multiple of "
+        message=f"{len(odd)} products take {percent(time.sum() / wall, 1)} of the wall with sizes that are no multiple of "
         f"{value('gt-tile-16', 'align'):g} bytes, such as {worst.m} × {worst.k} × {worst.n} in {worst.dtype}.",
         ns=int(time.sum()),
         how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
         fix=faster(
             study, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,
-            assumes=(f"optimistic: padded products take {100 * most:.0f} % less time; pessimistic: the library loses nothing",),
+            assumes=(f"optimistic: padded products take {percent(most)} less time; pessimistic: the library loses nothing",),
         ),
         evidence=(of_operations(study, odd),),
-        formula=f"{100 * _rate(study, odd):.0f} % of the peak"
-        + (f" against {100 * _rate(study, even):.0f} % of aligned products" if len(even) else ", no aligned ones to compare"),
+        formula=f"{percent(_rate(study, odd))} of the peak"
+        + (f" against {percent(_rate(study, even))} of aligned products" if len(even) else ", no aligned ones to compare"),
         grade="modelled",
         doubts=() if len(even) else ("no aligned product of this recording shows what padding gives",),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from analyzer.fixes import FIXES
 from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
-from analyzer.units import duration, share, times
+from analyzer.units import duration, percent, share, times
 
 FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver for nothing at all
 
@@ -86,5 +86,5 @@ def allocator(study: Study) -> Iterator[Claim]:
         wait=True,
         evidence=evidence,
         formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
-        f"{100 * low:.0f} % to {100 * high:.0f} %",
+        f"{percent(low)} to {percent(high)}",
     )

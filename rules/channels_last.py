@@ -9,7 +9,7 @@ from analyzer.kernels import kernel_class
 from analyzer.pricing import faster, lengths
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import duration
+from analyzer.units import duration, percent
 
 FROM = 0.03  # of the wall in such conversions: what is left at the model's borders takes about a percent
 KEPT = 0.5  # pessimistic: the conversions at input, output and around layers without such a kernel stay
@@ -95,13 +95,13 @@ def channels_last(study: Study) -> Iterator[Claim]:
     if time < FROM * wall:
         return
     yield Claim(
-        message=f"{len(operations):,} conversions between channels-first and channels-last take {100 * time / wall:.1f} % "
+        message=f"{len(operations):,} conversions between channels-first and channels-last take {percent(time / wall, 1)} "
         f"of the wall ({duration(time)}).",
         ns=time,
         how="Keep model and inputs in torch.channels_last, and look for .contiguous() calls that force the other order.",
         fix=faster(
             study, "channels-last", "tensors kept in channels-last", operations, KEPT, 0.0,
-            assumes=(f"pessimistic: {100 * KEPT:.0f} % of the conversions stay; faster convolutions are not counted",),
+            assumes=(f"pessimistic: {percent(KEPT)} of the conversions stay; faster convolutions are not counted",),
         ),
         evidence=(of_operations(study, operations),),
         formula="time of the conversion kernels",

@@ -10,7 +10,7 @@ from analyzer.rule import Claim, Evidence, rule
 from analyzer.run import RankRow, Run
 from analyzer.study import Study
 from analyzer.summary import communication_ns
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
 
@@ -107,8 +107,8 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
         message=f"{len(mine):,} collectives run for {duration(whole)}, of which {duration(lost)} "
-        f"({share(lost, window.wall_ns)} of the wall) nothing hides; {100 * low:.0f} % to "
-        f"{100 * high:.0f} % is usual in training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
+        f"({share(lost, window.wall_ns)} of the wall) nothing hides; {percent(low)} to "
+        f"{percent(high)} is usual in training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
         ns=moving,
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",

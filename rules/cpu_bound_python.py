@@ -6,7 +6,7 @@ from analyzer.facts import span
 from analyzer.fixes import host_fix
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
 PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
@@ -93,11 +93,11 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
     yield Claim(
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do "
         f"because Python runs, "
-        f"most of it in {evidence[0].what}; {100 * low:.0f} % to {100 * high:.0f} % busy is what such programs reach.",
+        f"most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
         ns=lost,
         how="Vectorise or move out of the step what the lines named here do, then compile or capture the rest.",
         fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,
-                     assumes=(f"pessimistic: {100 * STAYS:.0f} % of Python's time stays",)),
+                     assumes=(f"pessimistic: {percent(STAYS)} of Python's time stays",)),
         evidence=evidence,
         formula=f"idle time whose deciding host record is Python: {lost / 1e6:,.3f} of {host / 1e6:,.3f} ms on the host's side",
         generic=True,

@@ -13,6 +13,7 @@ from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
 from analyzer.study import Study
 from analyzer.trace import Int64
+from analyzer.units import percent
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
 LONG = 256  # queries and keys from which the scores outgrow the operands (head dimensions are 64 to 256)
@@ -190,12 +191,12 @@ def flash_attention(study: Study) -> Iterator[Claim]:
         scores = study.inkernel.costs.kinds[study.inkernel.costs.kind[runs[0][0]]]
         yield Claim(
             message=f"{len(runs)} times attention is a product, a softmax and a product over {scores.m} × {scores.n} scores in "
-            f"memory: {100 * time / wall:.1f} % of the wall.",
+            f"memory: {percent(time / wall, 1)} of the wall.",
             ns=int(time),
             how="Use scaled_dot_product_attention with is_causal=True instead of a dense mask, or FlashAttention.",
             fix=merged(
                 study, "flash-attention", "attention in one kernel", runs, low, high,
-                assumes=(f"a fused kernel reaches {100 * RATES[0]:.0f} % to {100 * RATES[1]:.0f} % of the peak",),
+                assumes=(f"a fused kernel reaches {percent(RATES[0])} to {percent(RATES[1])} of the peak",),
             ),
             evidence=(of_operations(study, np.concatenate(runs), "operations of attention"),),
             formula="max(4 b h S² d FLOP over the rate, bytes of Q, K, V and O over the bandwidth) for each of them; backward "
@@ -206,7 +207,7 @@ def flash_attention(study: Study) -> Iterator[Claim]:
     if study.device.compute_capability == HOPPER and lengths(study, old).sum() > FROM * wall:
         low_gain, high_gain = span("gt-fa3", "speedup")
         yield Claim(
-            message=f"FlashAttention 2 takes {100 * lengths(study, old).sum() / wall:.1f} % of the wall; it does not use "
+            message=f"FlashAttention 2 takes {percent(lengths(study, old).sum() / wall, 1)} of the wall; it does not use "
             f"what Hopper added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
             ns=int(lengths(study, old).sum()),
             how="Use FlashAttention 3 or cuDNN's attention on this device.",

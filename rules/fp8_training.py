@@ -7,6 +7,7 @@ from analyzer.facts import span, value
 from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import percent
 
 FROM = 0.5  # of the wall in 16-bit products: with less, the rest of the step bounds the gain to less than a third
 LARGE = 2048  # of each dimension: below it the casts take what the faster product gives
@@ -137,13 +138,13 @@ def fp8_training(study: Study) -> Iterator[Claim]:
     gain = min(value("gt-fp8-2x", "gemm"), hardware.peaks["fp8"] / hardware.peaks["bf16"])
     share = time.sum() / wall
     yield Claim(
-        message=f"Products in 16 bits take {100 * share:.0f} % of the wall at {100 * rate:.0f} % of their peak; "
+        message=f"Products in 16 bits take {percent(share)} of the wall at {percent(rate)} of their peak; "
         f"{hardware.name} multiplies FP8 {gain:g} times as fast.",
         ns=int(time.sum()),
         how="Train the linear layers in FP8 (Transformer Engine, torchao) and compare the loss with a 16-bit run.",
         fix=faster(
             study, "fp8-training", "linear layers in FP8", products, 1 - KEPT * (1 - 1 / gain), 1 / gain,
-            assumes=(f"optimistic: {gain:g} times as fast; pessimistic: {100 * KEPT:.0f} % of that gain",),
+            assumes=(f"optimistic: {gain:g} times as fast; pessimistic: {percent(KEPT)} of that gain",),
         ),
         evidence=(of_operations(study, products),),
         formula=f"at most 1 / (1 - {share:.2f} × (1 - 1/{gain:g})) = {1 / (1 - share * (1 - 1 / gain)):.2f} times as fast",

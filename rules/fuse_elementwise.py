@@ -11,7 +11,7 @@ from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 
 FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
@@ -132,7 +132,7 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
             one_each(study, runs, low, host=False), one_each(study, runs, high),
             assumes=("optimistic: a fused kernel takes as long as the longest of its chain, and one launch",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
-                     else f"pessimistic: {100 * STAYS:.0f} % of what the others take stays"),
+                     else f"pessimistic: {percent(STAYS)} of what the others take stays"),
         ),
         evidence=tuple(_evidence(study, chain) for chain in found[:3]),
         formula=f"sum of the chains {lost / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",

@@ -10,7 +10,7 @@ from analyzer.pricing import merged
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 
 MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
 FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
@@ -92,7 +92,7 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
     whole = np.array([timeline.length[run].sum() for run in runs])
     yield Claim(
         message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {share(lost, wall)} of the "
-        f"wall ({duration(lost)}) goes to it; up to {100 * usual:.0f} % is usual.",
+        f"wall ({duration(lost)}) goes to it; up to {percent(usual)} is usual.",
         ns=lost,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
         fix=merged(

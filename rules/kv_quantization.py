@@ -10,6 +10,7 @@ from analyzer.rule import Claim, rule
 from analyzer.shapes import BYTES
 from analyzer.study import Study
 from analyzer.trace import NONE
+from analyzer.units import percent
 
 FROM = 0.25  # of the decode in attention over the cache: half of a smaller part is lost in the noise of a server
 KEPT = 0.7  # pessimistic share of the bytes saved that turns into time: scales, and unpacking beside the product
@@ -133,7 +134,7 @@ def kv_quantization(study: Study) -> Iterator[Claim]:
         return
     kinds, kind = study.inkernel.costs.kinds, study.inkernel.costs.kind[operations]
     known = np.array([k != NONE and BYTES.get(kinds[k].dtype, 0) >= 2 for k in kind.tolist()], np.bool_)
-    message = f"Attention over the cache takes {100 * time.sum() / decode.ns:.0f} % of the decode"
+    message = f"Attention over the cache takes {percent(time.sum() / decode.ns)} of the decode"
     how = "Keep the cache in 8 bits (kv_cache_dtype=fp8 in vLLM and SGLang) and check answers at long context."
     if not known.any():
         if any(k != NONE for k in kind.tolist()):  # its type is known, and smaller
@@ -157,7 +158,7 @@ def kv_quantization(study: Study) -> Iterator[Claim]:
         fix=faster(
             study, "kv-quantization", "the cache in 8 bits", operations, less(study, operations, saved, KEPT),
             less(study, operations, saved),
-            assumes=(f"pessimistic: {100 * KEPT:.0f} % of the bytes saved turn into time", "8 bits instead of 16"),
+            assumes=(f"pessimistic: {percent(KEPT)} of the bytes saved turn into time", "8 bits instead of 16"),
         ),
         evidence=(of_operations(study, operations),),
         formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {study.inkernel.attainable / 1e12:.3g} TB/s; its intensity is "

@@ -9,6 +9,7 @@ from analyzer.kernels import readable
 from analyzer.pricing import faster, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import percent
 
 FROM = 0.05  # of the wall that idle SMs of last waves cost: the model is a bound, the truth may be half of it
 FILLED = 0.8  # of the device's places that a kernel's blocks fill: better filled ones are no tail
@@ -125,8 +126,8 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
     ]
     worst = on[names == sums[0][1]][0]
     yield Claim(
-        message=f"As much as {100 * lost.sum() / wall:.1f} % of the wall goes to last waves that do not fill the device, most in "
-        f"{', '.join(f'{readable(study.trace.names[code])} ({100 * ns / wall:.1f} %)' for ns, code in sums)}.",
+        message=f"As much as {percent(lost.sum() / wall, 1)} of the wall goes to last waves that do not fill the device, most in "
+        f"{', '.join(f'{readable(study.trace.names[code])} ({percent(ns / wall, 1)})' for ns, code in sums)}.",
         ns=int(lost.sum()),
         how="Choose sizes that fill whole waves, smaller tiles or split-K; run independent small kernels side by side.",
         fix=faster(
@@ -134,7 +135,7 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
             assumes=("pessimistic: blocks of unlike length fill the last wave already; optimistic: all are equally long",),
         ),
         evidence=(of_operations(study, on[names == sums[0][1]]),),
-        formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {100 * idle[worst]:.0f} % "
+        formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {percent(idle[worst])} "
         "of its time lost to idle SMs",
         grade="modelled",
         doubts=("that all blocks of a kernel take equally long is assumed",),

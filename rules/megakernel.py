@@ -13,7 +13,7 @@ from analyzer.pricing import Floats, in_graph, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import duration
+from analyzer.units import duration, percent
 
 LOST = 0.15  # of the decode between and at the ends of kernels: less does not pay for a kernel written for one model
 NEAR = 0.75  # of the bandwidth in use: the best published megakernel reaches little more
@@ -144,9 +144,9 @@ def megakernel(study: Study) -> Iterator[Claim]:
         assumes=("pessimistic: only the gaps go; optimistic: also last waves and ramps", "the megakernel is as fast in between"),
     )  # fmt: skip
     claim = Claim(
-        message=f"{100 * lost / decode.ns:.0f} % of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
+        message=f"{percent(lost / decode.ns)} of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
         f"({duration(int(gaps.sum()))}) and to their ends ({duration(int(ends.sum()))})"
-        + (f"; {100 * decode.reach:.0f} % of the bandwidth is used." if decode.reach is not None else "."),
+        + (f"; {percent(decode.reach)} of the bandwidth is used." if decode.reach is not None else "."),
         ns=lost,
         how="If one user's latency counts and the model has one, try a megakernel; otherwise fuse into fewer kernels.",
         evidence=(of_operations(study, nodes, "kernels inside graph replays"),),
@@ -161,7 +161,7 @@ def megakernel(study: Study) -> Iterator[Claim]:
     yield replace(
         claim, fix=fix, at_most_ns=max(int(decode.ns - best), 0),
         formula=f"{claim.formula}, and never below the floor of {decode.floor_ns / 1e6:.3g} ms a pass over "
-        f"{100 * value('tvi-bw-megakernel', 'mbu'):.0f} %, what the best published one reached",
+        f"{percent(value('tvi-bw-megakernel', 'mbu'))}, what the best published one reached",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from analyzer.rule import Claim, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
 from analyzer.trace import Bool, Int64
-from analyzer.units import share
+from analyzer.units import percent, share
 
 FROM = 0.10  # of the wall in fp32 products: less does not pay for checking the results
 PRODUCTS = frozenset({"gemm", "convolution"})
@@ -190,5 +190,5 @@ def _factors(study: Study) -> tuple[float, float, str]:
     return (
         HALVED,
         best,
-        f"pessimistic: half the time; optimistic: {100 * EFFICIENT:.0f} % of the 16-bit peak, {fast / slow:.1f} times fp32's",
+        f"pessimistic: half the time; optimistic: {percent(EFFICIENT)} of the 16-bit peak, {fast / slow:.1f} times fp32's",
     )

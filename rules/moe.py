@@ -12,7 +12,7 @@ from analyzer.pricing import faster, lengths, of_kinds
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
 from analyzer.trace import Int64
-from analyzer.units import duration, share
+from analyzer.units import duration, percent, share
 
 MOVING = 0.1  # of the wall in moving tokens to experts and back: fused kernels take a few percent
 KEPT = 0.5  # pessimistic: of the moving half stays, as some of it is traffic that no kernel avoids
@@ -183,12 +183,12 @@ def moe(study: Study) -> Iterator[Claim]:
     time = int(lengths(study, moving).sum())
     if time > MOVING * wall:
         yield Claim(
-            message=f"Sorting, gathering and scattering take {100 * time / wall:.1f} % of the wall beside {routing[:60]}.",
+            message=f"Sorting, gathering and scattering take {percent(time / wall, 1)} of the wall beside {routing[:60]}.",
             ns=time,
             how="Use a fused mixture-of-experts kernel that gathers while it loads and adds while it stores.",
             fix=faster(
                 study, "moe", "tokens moved inside the experts' kernel", moving, KEPT, 0.0,
-                assumes=(f"pessimistic: {100 * KEPT:.0f} % of the moving stays; optimistic: none",),
+                assumes=(f"pessimistic: {percent(KEPT)} of the moving stays; optimistic: none",),
             ),
             evidence=(of_operations(study, moving),),
             formula="time of the kernels that sort, gather and scatter",
@@ -203,7 +203,7 @@ def moe(study: Study) -> Iterator[Claim]:
     alike = len(experts) > len(present(costs.kind[experts])) and _in_a_row(study, experts)
     if not grouped and alike and small > SMALL * wall:
         yield Claim(
-            message=f"{len(experts):,} products with fewer than {FEW} rows take {100 * small / wall:.1f} % of the wall, "
+            message=f"{len(experts):,} products with fewer than {FEW} rows take {percent(small / wall, 1)} of the wall, "
             "one expert after the other.",
             ns=small,
             how="Can the experts of a layer be one grouped product (torch._grouped_mm, a fused mixture-of-experts kernel)?",

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import percent, share
 
 BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
 TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be said about the rest
@@ -99,7 +99,7 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
     yield Claim(
         message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
         f"{share(ideal, known)} of that time on this "
-        f"device; {100 * good:.0f} % is good.",
+        f"device; {percent(good)} is good.",
         ns=wall,
         how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
         evidence=(Evidence("kernels whose work is known", len(study.operations), known),),

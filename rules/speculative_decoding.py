@@ -5,6 +5,7 @@ from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
+from analyzer.units import percent
 
 DRAFTS = 5  # tokens drafted for a pass; heads and draft models in use give three to seven
 FREE = 0.5  # of the ridge: with more rows to verify the pass itself gets longer
@@ -103,7 +104,7 @@ def speculative_decoding(study: Study) -> Iterator[Claim]:
     low, high = speculation(DRAFTS, few, dear), speculation(DRAFTS, many, cheap)
     tokens = [expected_tokens(DRAFTS, acceptance) for acceptance in (few, many)]
     yield Claim(
-        message=f"A pass uses {100 * reach:.0f} % of the bandwidth for {rows:g} row{'s' * (rows != 1)}; verifying "
+        message=f"A pass uses {percent(reach)} of the bandwidth for {rows:g} row{'s' * (rows != 1)}; verifying "
         f"{DRAFTS} drafted "
         f"tokens would make {tokens[0]:.2f} to {tokens[1]:.2f} tokens of each pass, {low:.1f} to {high:.1f} times as many a "
         "second.",

@@ -6,7 +6,7 @@ from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
-from analyzer.units import share
+from analyzer.units import percent, share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
@@ -107,7 +107,7 @@ def torch_compile(study: Study) -> Iterator[Claim]:
             *of_causes(study, "framework", "python"),
             Evidence("memory-bound kernels", len(study.operations), light),
         ),
-        formula=f"context only: {100 * low:.0f} % to {100 * high:.0f} % faster after minutes of compiling "
+        formula=f"context only: {percent(low)} to {percent(high)} faster after minutes of compiling "
         "was claimed for training",
         unpriced="it is one way to what cuda-graphs and fuse-elementwise are priced for; their savings are not added up again",
     )

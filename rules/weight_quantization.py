@@ -8,7 +8,7 @@ from analyzer.facts import value
 from analyzer.pricing import faster, lengths, less
 from analyzer.rule import Claim, rule
 from analyzer.study import Study
-from analyzer.units import duration
+from analyzer.units import duration, percent
 
 FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
 KEPT = (
@@ -199,7 +199,7 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
         saved = (1 - small) * read / model.attainable * 1e9
         floor = (read.sum() / passes / study.hardware.bandwidth * 1e9) if passes and study.hardware else None
         yield Claim(
-            message=f"Reading weights takes {100 * reading / decode.ns:.0f} % of the decode: {read.sum() / 1e9:.3g} GB in "
+            message=f"Reading weights takes {percent(reading / decode.ns)} of the decode: {read.sum() / 1e9:.3g} GB in "
             "the window"
             + (f", at least {duration(round(floor))} a pass and {duration(round(floor * small))} in 8 bits." if floor else "."),
             ns=int(np.minimum(lengths(study, operations), read / model.attainable * 1e9).sum()),
@@ -208,7 +208,7 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
             fix=faster(
                 study, "weight-quantization", "weights in 8 bits", operations, less(study, operations, saved, KEPT),
                 less(study, operations, saved),
-                assumes=(f"pessimistic: {100 * KEPT:.0f} % of the bytes saved turn into time", "8 bits instead of 16"),
+                assumes=(f"pessimistic: {percent(KEPT)} of the bytes saved turn into time", "8 bits instead of 16"),
             ),
             evidence=(of_operations(study, operations),),
             formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {model.attainable / 1e12:.3g} TB/s, of each kernel's time",
@@ -220,7 +220,7 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     ):
         share = lengths(study, decode.matrix).sum() / decode.ns
         yield Claim(
-            message=f"Matrix kernels take {100 * share:.0f} % of the decode, and their weights show no smaller type than "
+            message=f"Matrix kernels take {percent(share)} of the decode, and their weights show no smaller type than "
             "16 bits.",
             ns=int(lengths(study, decode.matrix).sum()),
             how="How many bits do the weights have? If 16, quantize them; --weights BYTES tells what it would give.",
