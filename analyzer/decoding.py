@@ -29,6 +29,11 @@ from analyzer.utilisation import SHAPES, WHOLE, cache_bytes, coverage, weight_by
 
 HOST_BOUND = 0.3  # of the wall waiting for the host: that comes first, fewer bytes would only lengthen the waits
 IN_GRAPH = 0.5  # share of operations from which a replay is a whole pass
+KEPT = 0.7
+"""Pessimistic share of the bytes of weights saved that turns into time: unpacking and scales cost up to 15 %, and some
+layers stay as they are."""
+USUAL = ("bf16", 2)
+"""Type and bytes of a weight where the recording does not tell."""
 
 SMALL_TYPES = re.compile(
     r"mxfp4|E2m1|nvfp4|(?<![a-z])fp4|E4m3|E5m2|fp8|float8|(?<![a-z])u?int[48](?![a-z0-9])|marlin|awq|gptq|w[48]a\d|(?<![a-z])nf4|"
@@ -221,6 +226,15 @@ class Decoding:
         )
         rows = np.array([k.m for k in kinds], np.int64)
         return Products(mine, rows[kind], read[kind] * model.costs.share[mine], width[kind], ridge[kind])
+
+    @cached_property
+    def ridge(self) -> float:
+        """Rows from which reading the weights is free: the fewest of any product, else of USUAL weights; 0 where the peaks
+        are not known."""
+        ridges, hardware = self.products.ridge, self.study.hardware
+        if len(ridges):
+            return float(ridges.min())
+        return (hardware.batch_ridge(*USUAL) or 0.0) if hardware else 0.0
 
     def of_class(self, *classes: str) -> Int64:
         """Operations whose kernel is of one of these classes."""

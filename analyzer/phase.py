@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from analyzer.costs import Costs
 from analyzer.device_timeline import COMPUTE, Timeline
 from analyzer.distinct import first_places
-from analyzer.trace import NONE, Bool, Int64, Kind
+from analyzer.trace import NONE, Bool, Int64, Kind, Trace
 from analyzer.units import percent
 
 TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"
@@ -182,20 +182,19 @@ def _trains(timeline: Timeline, start_ns: int, end_ns: int) -> str | None:
         ((Kind.OPERATOR, Kind.RANGE), BACKWARD, "it runs"),
         ((Kind.RANGE, Kind.SPAN), BACKWARD_RANGE, "it is marked"),
     ):
-        if (label := _first(timeline, mine & np.isin(trace.kind, kinds), pattern)) is not None:
+        if (label := _first(trace, mine & np.isin(trace.kind, kinds), pattern.match)) is not None:
             return f"{what} {label}"
     running = np.zeros(len(trace), np.bool_)
     running[timeline.row] = True
-    label = _first(timeline, mine & running & (trace.kind == Kind.KERNEL), BACKWARD_KERNEL)
+    label = _first(trace, mine & running & (trace.kind == Kind.KERNEL), BACKWARD_KERNEL.search)
     return None if label is None else f"it runs the kernel {label[:80]}"
 
 
-def _first(timeline: Timeline, rows: Bool, pattern: re.Pattern[str]) -> str | None:
-    """The name that matches of those of these rows of the trace, of several the one that comes first in time."""
-    names = timeline.trace.names
-    codes, places = first_places(timeline.trace.name_code[rows])
-    match = pattern.match if pattern in (BACKWARD, BACKWARD_RANGE) else pattern.search
-    return next((names[code] for code in codes[np.argsort(places)].tolist() if match(names[code])), None)
+def _first(trace: Trace, rows: Bool, fits: Callable[[str], object]) -> str | None:
+    """The name that fits of those of these rows of the trace, of several the one that comes first in time."""
+    codes, places = first_places(trace.name_code[rows])
+    names = (trace.names[code] for code in codes[np.argsort(places)].tolist())
+    return next(filter(fits, names), None)
 
 
 def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Phase:
@@ -213,7 +212,7 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
         trace = timeline.trace
         on = np.zeros(len(trace), np.bool_)
         on[timeline.row[(timeline.start < end_ns) & (timeline.end > start_ns)]] = True
-        cache = _first(timeline, on, CACHE_KERNEL)
+        cache = _first(trace, on, CACHE_KERNEL.search)
         if cache is None:
             return Phase(UNKNOWN, f"{why}, but no kernel reads a KV cache")
         return Phase(DECODE, f"{why}, and a kernel reads a KV cache ({cache[:60]})", typical, typical)

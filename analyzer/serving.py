@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from analyzer.classes import dataclass
-from analyzer.decoding import Amount, Decoding
+from analyzer.decoding import KEPT, Amount, Decoding
 from analyzer.facts import value
 from analyzer.phase import PREFILL
 from analyzer.study import Request, Study
@@ -28,7 +28,6 @@ from analyzer.units import percent
 
 TIMES = (2, 4, 8)  # the batch: from a careful step to a bold one
 BITS = ((8, "gt-int8"), (4, "gt-int4"))  # of the weights, and the claim with their ratio to 16 bits
-LAYERS_KEPT = 0.7  # pessimistic share of the bytes saved that turns into time, as in the rule of weight quantization
 MILLION = 1_000_000
 HOUR = 3600
 
@@ -165,13 +164,11 @@ def _choices(study: Study, decode: Decoding) -> Iterator[Choice]:
     weights, cache = decode.weights.value, decode.cache.value
     if hardware is None or length is None or batch is None:
         return
-    ridges = decode.products.ridge
-    ridge = float(ridges.min()) if len(ridges) else hardware.batch_ridge("bf16", 2) or 0.0
     usable = value("ai-service-model", "mem") * hardware.memory_bytes
     reach, price = study.inkernel.attainable, _price(study, decode)
     if study.request.objective != "latency":
         for times in TIMES:
-            if batch * times > ridge:
+            if batch * times > decode.ridge:
                 break
             most = (times - 1) * (cache if cache is not None else 0.0) / reach * 1e9
             fits = weights + times * cache <= usable if weights is not None and cache is not None else None
@@ -182,7 +179,7 @@ def _choices(study: Study, decode: Decoding) -> Iterator[Choice]:
     for bits, claim in BITS:
         saved = (1 - 1 / value(claim, "ratio")) * weights / reach * 1e9
         floor = (weights / value(claim, "ratio") + (cache or 0.0)) / hardware.bandwidth * 1e9
-        slow, fast = (max(length - share * saved, floor) for share in (LAYERS_KEPT, 1.0))
+        slow, fast = (max(length - share * saved, floor) for share in (KEPT, 1.0))
         fits = weights / value(claim, "ratio") + cache <= usable if cache is not None else None
         yield _choice(price, f"weights in {bits} bits", (slow, fast), batch, fits, "check the answers")
 

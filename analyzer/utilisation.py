@@ -15,20 +15,19 @@ import numpy as np
 
 from analyzer.costs import OWN_CLASSES
 from analyzer.device_timeline import COMPUTE
-from analyzer.distinct import numbered
 from analyzer.facts import span
 from analyzer.inkernel import InKernel
 from analyzer.intervals import clip, total
 from analyzer.kernels import kernel_class
+from analyzer.lookup import named
 from analyzer.phase import DECODE, Phase
 from analyzer.trace import Int64
 from analyzer.units import percent
 
 ENOUGH = 0.5  # of the matrix kernels' time must have known work; below, an MFU would say little
 WHOLE = 0.95  # from here on the number stands for all of it
-SUSPICIOUS = (
-    0.75  # a higher MFU has not been seen in training: the peak, the type or the FLOPs are wrong (correction C9)
-)
+SUSPICIOUS = 0.75
+"""A higher MFU has not been seen in training: the peak, the type or the FLOPs are wrong (correction C9)."""
 SHAPES = "shapes are recorded for {} of the matrix kernels' time"
 MATRIX = frozenset({"gemm", "attention", "convolution", "moe"})
 
@@ -65,13 +64,11 @@ def coverage(model: InKernel, start_ns: int, end_ns: int) -> tuple[float | None,
     timeline = model.timeline
     on, share = model.shares(start_ns, end_ns)
     names = timeline.trace.name_code[timeline.row[on]]
-    matrix = np.zeros(len(timeline.trace.names), np.bool_)
-    for code in numbered(names)[0].tolist():
-        matrix[code] = kernel_class(timeline.trace.names[code]) in MATRIX
+    matrix = named(timeline.trace, names, lambda name: kernel_class(name) in MATRIX)
     working = np.array([kind.family in OWN_CLASSES for kind in model.costs.kinds], np.bool_)
     known = model.modelled[on]
     known[known] = working[model.costs.kind[on[known]]]
-    all_ns = int(share[matrix[names] | known].sum())
+    all_ns = int(share[matrix | known].sum())
     return (int(share[known].sum()) / all_ns if all_ns else None), on[known]
 
 

@@ -107,8 +107,8 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
         message=f"{len(mine):,} collectives run for {duration(whole)}, of which {duration(lost)} "
-        f"({share(lost, window.wall_ns)} of the wall) nothing hides; {percent(low)} to "
-        f"{percent(high)} is usual in training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
+        f"({share(lost, window.wall_ns)} of the wall) nothing hides; {percent(low)} to {percent(high)} is usual in "
+        "training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
         ns=moving,
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",

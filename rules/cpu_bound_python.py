@@ -91,9 +91,8 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
     low, high = span("ai-lowutil-target", "util")
     stacks = ("stacks were recorded, which slows Python down",) if study.trace.has_frames else ()
     yield Claim(
-        message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do "
-        f"because Python runs, "
-        f"most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
+        message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do because "
+        f"Python runs, most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
         ns=lost,
         how="Vectorise or move out of the step what the lines named here do, then compile or capture the rest.",
         fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,

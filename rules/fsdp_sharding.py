@@ -152,8 +152,8 @@ def fsdp_sharding(study: Study) -> Iterator[Claim]:
     each = f" Shared by {ranks} ranks it would be {parameters * low / ranks / 1e9:,.3g} GB." if ranks > 1 else ""
     yield Claim(
         message=f"Memory is {share(peak, memory)} full at the peak ({peak / 1e9:,.1f} of {memory / 1e9:,.1f} GB), and the "
-        f"states of {parameters / 1e9:,.3g} billion parameters take about "
-        f"{parameters * low / 1e9:,.3g} GB of it on every rank.{each}",
+        f"states of {parameters / 1e9:,.3g} billion parameters take about {parameters * low / 1e9:,.3g} GB of it on every "
+        f"rank.{each}",
         ns=spent,
         how="Is memory what keeps the batch small? Then shard: FSDP (fully_shard), or ZeRO stage 1 for the optimizer's states "
         f"alone. FSDP moves {1 + more:g} times the bytes: {duration(int(more * spent))} more here, if nothing hides it.",

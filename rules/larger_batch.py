@@ -10,7 +10,6 @@ from analyzer.summary import memory_use
 
 FAR = 0.25  # of the ridge: with more rows the batch can at most be quadrupled, and the cache grows with it
 WORTH = 2.0  # times the batch: less is tuning, not another way to serve
-USUAL = ("bf16", 2)  # type and bytes of weights where replays hide the shapes; said as a doubt
 
 
 @rule(
@@ -139,8 +138,7 @@ def larger_batch(study: Study) -> Iterator[Claim]:
     rows, weights, cache = decode.rows.value, decode.weights.value, decode.cache.value or 0.0
     if study.request.objective == "latency" or engines(study) or not rows or hardware is None:
         return
-    ridges = decode.products.ridge
-    ridge = float(ridges.min()) if len(ridges) else (hardware.batch_ridge(*USUAL) or 0.0)
+    ridge = decode.ridge
     peak = max((use.peak_reserved or 0 for use in memory_use(study.trace.memory)), default=0)
     full = peak > value("ai-service-model", "mem") * hardware.memory_bytes
     if not 0 < rows < FAR * ridge or full or (weights is not None and cache >= weights):
@@ -161,7 +159,7 @@ def larger_batch(study: Study) -> Iterator[Claim]:
         grade="modelled",
         doubts=tuple(
             doubt for doubt, holds in (
-                ("16-bit weights are assumed", not len(ridges)),
+                ("16-bit weights are assumed", not len(decode.products.ridge)),
                 ("whether a larger cache fits is not recorded", room is None),
                 ("whether latency or throughput counts is not known (--objective)", study.request.objective is None),
             ) if holds

@@ -136,8 +136,8 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
     low, high, told = _factors(study)
     names = sorted({readable(timeline.label(op)) for op in mine.tolist()})
     yield Claim(
-        message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} "
-        f"ms), without the tensor cores: {', '.join(names[:3])}.",
+        message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "
+        f"without the tensor cores: {', '.join(names[:3])}.",
         ns=ns,
         how=_how(study),
         fix=faster(study, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),

@@ -98,8 +98,7 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
         return
     yield Claim(
         message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
-        f"{share(ideal, known)} of that time on this "
-        f"device; {percent(good)} is good.",
+        f"{share(ideal, known)} of that time on this device; {percent(good)} is good.",
         ns=wall,
         how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
         evidence=(Evidence("kernels whose work is known", len(study.operations), known),),

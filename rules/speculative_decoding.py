@@ -105,9 +105,8 @@ def speculative_decoding(study: Study) -> Iterator[Claim]:
     tokens = [expected_tokens(DRAFTS, acceptance) for acceptance in (few, many)]
     yield Claim(
         message=f"A pass uses {percent(reach)} of the bandwidth for {rows:g} row{'s' * (rows != 1)}; verifying "
-        f"{DRAFTS} drafted "
-        f"tokens would make {tokens[0]:.2f} to {tokens[1]:.2f} tokens of each pass, {low:.1f} to {high:.1f} times as many a "
-        "second.",
+        f"{DRAFTS} drafted tokens would make {tokens[0]:.2f} to {tokens[1]:.2f} tokens of each pass, {low:.1f} to {high:.1f} "
+        "times as many a second.",
         ns=decode.ns,
         how="Is speculation possible here (EAGLE or Medusa heads, multi-token prediction, n-grams of the prompt)?",
         evidence=(of_operations(study, decode.matrix),),

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.decoding import Decoding
+from analyzer.decoding import KEPT, USUAL, Decoding
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.pricing import faster, lengths, less
@@ -11,11 +11,7 @@ from analyzer.study import Study
 from analyzer.units import duration, percent
 
 FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
-KEPT = (
-    0.7  # pessimistic share of the bytes saved: unpacking and scales cost up to 15 %, and some layers stay as they are
-)
 FREE = 0.5  # of the ridge: a product with more rows begins to be bound by arithmetic, which fewer bytes do not help
-USUAL = ("bf16", 2)  # type and bytes of weights whose size was told
 ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking for the type of the weights
 
 
@@ -182,10 +178,8 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     told = study.request.weights
     doubts: tuple[str, ...] = ()
     if told is not None and passes:
-        ridge = study.hardware.batch_ridge(*USUAL) if study.hardware else None
-        if decode.floor_ns is None or (decode.rows.value or 0) > FREE * (
-            ridge or 0.0
-        ):  # what was told cannot be, or is free
+        ridge = (study.hardware.batch_ridge(*USUAL) if study.hardware else None) or 0.0
+        if decode.floor_ns is None or (decode.rows.value or 0) > FREE * ridge:  # what was told cannot be, or is free
             return
         operations, each = decode.matrix, lengths(study, decode.matrix)
         read = told * passes * each / max(each.sum(), 1.0)
@@ -215,14 +209,13 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
             grade="modelled",
             doubts=doubts,
         )  # fmt: skip
-    elif (
-        decode.weights.value is None and lengths(study, decode.matrix).sum() > ASKED * decode.ns and not len(operations)
-    ):
-        share = lengths(study, decode.matrix).sum() / decode.ns
+        return
+    time = lengths(study, decode.matrix).sum()
+    if decode.weights.value is None and time > ASKED * decode.ns and not len(operations):
         yield Claim(
-            message=f"Matrix kernels take {percent(share)} of the decode, and their weights show no smaller type than "
-            "16 bits.",
-            ns=int(lengths(study, decode.matrix).sum()),
+            message=f"Matrix kernels take {percent(time / decode.ns)} of the decode, and their weights show no smaller type "
+            "than 16 bits.",
+            ns=int(time),
             how="How many bits do the weights have? If 16, quantize them; --weights BYTES tells what it would give.",
             evidence=(of_operations(study, decode.matrix),),
             doubts=(decode.weights.why,),
