@@ -249,7 +249,7 @@ def operation_classes(trace: Trace, operations: Index) -> Int8:
 
 
 def find_gaps(timeline: Timeline) -> tuple[Intervals, Gaps]:
-    """The busy time, and the gaps with their closing operations (rule 1): operations without length close none."""
+    """The busy time, and the gaps with their closing operations: rule 1 of `analyzer.attribution`."""
     trace, busy = timeline.trace, union(timeline.start, timeline.end)
     # An operation without length before the first covered instant, or after the last one, cuts the time there in two:
     # what lies between it and the busy time belongs to no launch.
@@ -307,7 +307,7 @@ def _closing(timeline: Timeline, instant: Int64) -> Index:
 
 @dataclass(frozen=True)
 class Blocking:
-    """Host calls that wait for the device, on launching threads, in time order (rule 4); q of them."""
+    """Host calls that wait for the device (rule 4 of `analyzer.attribution`), on launching threads, in time order; q of them."""
 
     row: Int64
     is_copy: Bool

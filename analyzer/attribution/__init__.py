@@ -6,7 +6,28 @@ communication before copies); an idle one belongs to what the gap's closing oper
     gap start ───── host's side ───── launch starts ── submitted side ── gap end, the closing operation starts
                     what the launching thread did       call running, then returned
 
+1. *The closing operation* starts at the gap's end; of several it is the one submitted first. One without length closes
+   none. Where the trace has no launch of it, the gap is `unlinked` and `device-unknown`.
+2. *The thread* asked about the host's side is that of the closing launch, where it has no record or waits for another
+   thread that of the previous gap's launch, then the other launching threads, those with most launches first; workers of
+   loaders never. Else the time is `host-unknown`. Without frames a hole of up to 1 ms between the records of a thread that
+   records operators is `python`.
+3. *The innermost record* of the thread decides: `framework` for an operator, `python` for a frame, `allocator`,
+   `module-load` or `launch-call` for a runtime call. Around them `profiler`, `garbage-collection`, `dataloader` and
+   `compile`, in this order, win over what is inside. A user's range counts where nothing else is recorded.
+4. *A blocking call* is `host-sync`: one that synchronises by its name, or a copy call that returned after its copy had
+   ended, and is synchronous by its name or took 20 µs.
+5. *Refill*: a blocking call has credit for as long as it waited for a busy device. Until it is spent, and for 1,000
+   launches, `framework`, `python`, `launch-call` and `host-unknown` after the call are `host-sync` too: filling the queue
+   again.
+6. *While the launch call runs*, the usual latency is `launch-latency`; beyond it the call is `allocator` or `module-load`
+   where it allocates or loads, `copy-staging` for a copy call of more than 50 µs, else `launch-call`.
+7. *After it has returned*, the wait is `queued-gap` where an operation of the stream ended at the gap's start, else
+   `dependency-wait`, into an idle device still `launch-latency`; what is longer than 20 median queued gaps (at least 50,
+   at most 200 µs) is `device-unknown`.
+
 The causes are worked out once for the whole trace as *pieces* of idle time; a window or a step is a clip of them.
+`analyzer.inkernel` splits the time of kernels.
 """
 
 from __future__ import annotations
