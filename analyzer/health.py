@@ -13,7 +13,7 @@ from analyzer.device_timeline import COMMUNICATION, Timeline
 from analyzer.distinct import counted, present
 from analyzer.intervals import ascending
 from analyzer.kernels import is_communication
-from analyzer.summary import launches_without_operation
+from analyzer.summary import lost_launches
 from analyzer.trace import NONE, Bool, Int8, Int64, Kind, Note, Trace
 from analyzer.units import duration, share
 from analyzer.window import Step, Window, marker_rows
@@ -169,13 +169,11 @@ def _lost_kernels(timeline: Timeline) -> Note | None:
     operations = trace.operations[trace.process[trace.operations] == timeline.process]
     if timeline.device != trace.device[operations].min() or any(note.code == "clock-skew" for note in trace.health):
         return None
-    lost = launches_without_operation(trace, timeline.process)
+    lost = lost_launches(timeline)
     launched = ascending(trace.launch[operations[trace.launch[operations] != NONE]])
     # The last launches of a recording outlive it: only those before the last linked one were lost.
     if len(launched):
         lost = lost[trace.start_ns[lost] < trace.start_ns[launched].max()]
-    parent = timeline.host.parent[lost]
-    lost = lost[~((parent != NONE) & (trace.kind[parent] == Kind.CALL))]
     if len(lost) <= 0.01 * max(len(launched), 1):
         return None
     return Note(

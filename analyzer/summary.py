@@ -151,15 +151,13 @@ def copies_by_kind(timeline: Timeline, operations: Index, ns: Int64) -> list[Cop
 
 def launches(timeline: Timeline, operations: Index, start: int, end: int) -> Launches:
     """Launch calls of these operations, and calls in [start, end) that launch by name and have none."""
-    trace, host = timeline.trace, timeline.host
+    trace = timeline.trace
     linked = operations[timeline.linked[operations]]
     rows = ascending(timeline.launch[linked])
     replayed = timeline.by_graph[linked]
     delay = np.maximum(timeline.start[linked] - timeline.launch_end[linked], 0)[~timeline.later_node[linked]]
-    lost = launches_without_operation(trace, timeline.process)
-    # A driver call inside the runtime call that makes it is the same launch.
-    nested = (host.parent[lost] != NONE) & (trace.kind[host.parent[lost]] == Kind.CALL)
-    lost = lost[~nested & (trace.start_ns[lost] >= start) & (trace.start_ns[lost] < end)]
+    lost = lost_launches(timeline)
+    lost = lost[(trace.start_ns[lost] >= start) & (trace.start_ns[lost] < end)]
     return Launches(
         calls=len(rows) + len(lost),
         linked=len(rows),
@@ -178,6 +176,14 @@ def launches_without_operation(trace: Trace, process: int) -> Int64:
     launched = np.zeros(len(trace) + 1, np.bool_)  # the last one for operations without a launch
     launched[trace.launch[trace.operations]] = True
     return calls[~launched[calls]]
+
+
+def lost_launches(timeline: Timeline) -> Int64:
+    """Those of the timeline's process; a driver call inside the runtime call that makes it is the same launch."""
+    lost = launches_without_operation(timeline.trace, timeline.process)
+    parent = timeline.host.parent[lost]
+    apart: Int64 = lost[(parent == NONE) | (timeline.trace.kind[parent] != Kind.CALL)]
+    return apart
 
 
 def operators(timeline: Timeline, operations: Index, ns: Int64) -> list[OwnerTime]:

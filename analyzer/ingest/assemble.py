@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,12 @@ class Rows:
     texts: dict[str, Sparse] = field(default_factory=dict)
     strings: Sequence[str] = ()
     memory: Memory = NO_MEMORY
+
+
+def rank_in_name(file: str) -> int | None:
+    """The rank that a file's name tells, as `trace-rank3.json` does."""
+    found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", file, re.IGNORECASE)
+    return int(found[1]) if found else None
 
 
 def assemble(

@@ -12,7 +12,7 @@ import numpy as np
 
 from analyzer.distinct import counted, first_places, present
 from analyzer.errors import UnreadableTrace
-from analyzer.ingest.assemble import Rows, assemble
+from analyzer.ingest.assemble import Rows, assemble, rank_in_name
 from analyzer.ingest.raw import MISSING, RawEvents
 from analyzer.intervals import ascending
 from analyzer.trace import (
@@ -115,23 +115,8 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         strings=raw.strings,
         memory=memory,
     )
-    del (
-        start,
-        end,
-        untimed,
-        kind,
-        name_code,
-        pid,
-        tid,
-        integers,
-        texts,
-        correlation,
-        device,
-        stream,
-        process,
-        thread,
-        place,
-    )
+    del start, end, untimed, kind, name_code, pid, tid, process, thread, device, stream, correlation, place
+    del integers, texts
     return assemble(
         rows,
         name=path.name,
@@ -476,8 +461,7 @@ def _rank(metadata: dict[str, Any], path: Path) -> int | None:
     info = metadata.get("distributedInfo")
     if isinstance(info, dict) and (rank := _integer(info.get("rank"))) is not None:
         return rank
-    found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", path.name, re.IGNORECASE)
-    return int(found[1]) if found else None
+    return rank_in_name(path.name)
 
 
 def _captured(raw: RawEvents, rows: Int64) -> tuple[int, int] | None:

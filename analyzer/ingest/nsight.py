@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.errors import UnreadableTrace
-from analyzer.ingest.assemble import Rows, assemble
+from analyzer.ingest.assemble import Rows, assemble, rank_in_name
 from analyzer.ingest.columns import Source, distinct
 from analyzer.ingest.nsight_info import base_ns, devices, metadata, process_labels, producer, thread_names
 from analyzer.ingest.nsight_nvtx import read_ranges
@@ -55,7 +55,6 @@ def to_trace(source: Source, path: Path) -> Trace:
     parts = [part for part in (*read_ranges(reader), *reader.parts()) if len(part)]
     rows = _rows(source, reader, parts)
     about = metadata(source)
-    found = re.search(r"rank[_-]?(\d{1,6})(?!\d)", path.name, re.IGNORECASE)
     return assemble(
         rows,
         name=path.name,
@@ -63,7 +62,7 @@ def to_trace(source: Source, path: Path) -> Trace:
         producer=producer(about),
         metadata=about,
         base_ns=base_ns(source),
-        rank=int(found[1]) if found else None,
+        rank=rank_in_name(path.name),
         notes=reader.notes + _unknown_tables(source),
     )
 
