@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 
 import numpy as np
 
 from analyzer.classes import dataclass
-from analyzer.distinct import counted
 from analyzer.intervals import grouped
 from analyzer.kernels import kernel_class, readable
 from analyzer.lookup import distinct_rows, named
+from analyzer.passes import in_optimizer
 from analyzer.study import Study
 from analyzer.trace import NONE, Bool, Int64, Kind
 
@@ -45,7 +44,7 @@ def chains(study: Study) -> list[Chain]:
     """The chains of the window, most time first."""
     timeline, trace = study.timeline, study.trace
     on = study.operations[timeline.is_kernel[study.operations] & ~timeline.node[study.operations]]
-    on = on[~in_optimizer(study, on)]
+    on = on[~in_optimizer(study, on)]  # what to do about those is not to fuse operators
     on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
     names = trace.name_code[timeline.row[on]]
     start, count = _light_runs(named(trace, names, is_light), timeline.stream[on])
@@ -75,27 +74,6 @@ def _light_runs(light: Bool, stream: Int64) -> tuple[Int64, Int64]:
     return start[count >= FEWEST], count[count >= FEWEST]
 
 
-def in_optimizer(study: Study, operations: Int64) -> Bool:
-    """[k] launched within an optimizer's step: what to do about those is not to fuse operators."""
-    timeline, trace = study.timeline, study.trace
-    rows = optimizer_steps(study)
-    if not len(rows):
-        return np.zeros(len(operations), np.bool_)
-    start, reach = trace.start_ns[rows], np.maximum.accumulate(trace.end_ns[rows])
-    begun = np.where(timeline.linked[operations], trace.start_ns[timeline.launch[operations]], NONE)
-    at = np.searchsorted(start, begun, side="right") - 1
-    return np.asarray((at >= 0) & (begun < reach[np.maximum(at, 0)]), np.bool_)
-
-
-def optimizer_steps(study: Study) -> Int64:
-    """Rows of the records that mark an optimizer's step."""
-    trace = study.trace
-    steps = np.array([name.startswith("Optimizer.step") for name in trace.names], np.bool_)
-    if not steps.any():
-        return np.empty(0, np.int64)
-    return np.flatnonzero(trace.name_mask(steps) & ((trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)))
-
-
 def operators_of(study: Study, operations: Int64) -> list[str]:
     """The operators that launched these operations, in order, repetitions in a row once."""
     timeline = study.timeline
@@ -105,16 +83,3 @@ def operators_of(study: Study, operations: Int64) -> list[str]:
         if row != NONE and (not told or told[-1] != study.trace.label(row)):
             told.append(study.trace.label(row))
     return told
-
-
-def ns_by_class(study: Study) -> Counter[str]:
-    """ns of the window's kernels by class."""
-    timeline, on = study.timeline, study.operations[study.timeline.is_kernel[study.operations]]
-    sums: Counter[str] = Counter()
-    names = study.trace.name_code[timeline.row[on]]
-    codes, which, _ = counted(names)
-    ns = np.zeros(len(codes), np.int64)
-    np.add.at(ns, which, timeline.length[on])
-    for code, total in zip(codes.tolist(), ns.tolist(), strict=True):
-        sums[kernel_class(study.trace.names[code])] += total
-    return sums

@@ -1,4 +1,4 @@
-"""Which operations belong to backward passes, and what the collectives of a training step reduce."""
+"""Which operations belong to backward passes and optimizers, and what the collectives of a training step reduce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analyzer.intervals import ascending
 from analyzer.lookup import values_at
 from analyzer.run import Collectives
 from analyzer.study import Study
-from analyzer.trace import NONE, Bool, Int64
+from analyzer.trace import NONE, Bool, Int64, Kind
 
 BACKWARD = re.compile(
     r"autograd::engine::evaluate_function|(?:torch::autograd::)?\w+Backward\d*$|torch::autograd::AccumulateGrad"
@@ -31,6 +31,27 @@ def in_backward(study: Study, operations: Int64) -> Bool:
         found[up] = backward[trace.name_code[at[up]]]
         at[up] = host.parent[at[up]]
     return np.asarray(found[which.reshape(-1)], np.bool_)
+
+
+def in_optimizer(study: Study, operations: Int64) -> Bool:
+    """[k] launched within an optimizer's step."""
+    timeline, trace = study.timeline, study.trace
+    rows = optimizer_steps(study)
+    if not len(rows):
+        return np.zeros(len(operations), np.bool_)
+    start, reach = trace.start_ns[rows], np.maximum.accumulate(trace.end_ns[rows])
+    begun = np.where(timeline.linked[operations], trace.start_ns[timeline.launch[operations]], NONE)
+    at = np.searchsorted(start, begun, side="right") - 1
+    return np.asarray((at >= 0) & (begun < reach[np.maximum(at, 0)]), np.bool_)
+
+
+def optimizer_steps(study: Study) -> Int64:
+    """Rows of the records that mark an optimizer's step."""
+    trace = study.trace
+    steps = np.array([name.startswith("Optimizer.step") for name in trace.names], np.bool_)
+    if not steps.any():
+        return np.empty(0, np.int64)
+    return np.flatnonzero(trace.name_mask(steps) & ((trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)))
 
 
 def communicating(study: Study) -> tuple[Int64, Collectives, Int64]:

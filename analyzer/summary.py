@@ -135,6 +135,18 @@ def kernels_by_name(timeline: Timeline, operations: Index, ns: Int64) -> list[Ke
     return sorted(found, key=lambda kernel: (-kernel.ns, kernel.name))
 
 
+def ns_by_class(timeline: Timeline, operations: Index) -> Counter[str]:
+    """Time of the kernels among these operations by class, summed over streams; whole, not cut at a window."""
+    on = operations[timeline.is_kernel[operations]]
+    codes, which, _ = counted(timeline.trace.name_code[timeline.row[on]])
+    total = np.zeros(len(codes), np.int64)
+    np.add.at(total, which, timeline.length[on])
+    sums: Counter[str] = Counter()
+    for code, ns in zip(codes.tolist(), total.tolist(), strict=True):
+        sums[kernel_class(timeline.trace.names[code])] += ns
+    return sums
+
+
 def copies_by_kind(timeline: Timeline, operations: Index, ns: Int64) -> list[CopyTime]:
     """Copies by direction and host memory, and sets."""
     does = timeline.does[operations]

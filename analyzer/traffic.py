@@ -1,4 +1,4 @@
-"""Compulsory bytes of memory-bound operators: elementwise, copies, reductions, norms, softmax, look-ups, optimisers.
+"""Compulsory bytes of memory-bound operators: elementwise, copies, reductions, norms, softmax, look-ups, optimizers.
 
 Their few FLOPs are counted a handful an element; they never bind.
 """

@@ -2,10 +2,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import optimizer_steps
 from analyzer.evidence import of_operations
 from analyzer.facts import span
 from analyzer.intervals import clip, intersect, total, union
+from analyzer.passes import optimizer_steps
 from analyzer.pricing import merged
 from analyzer.rule import Claim, rule
 from analyzer.study import Study

@@ -2,11 +2,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.chains import in_optimizer, optimizer_steps
 from analyzer.evidence import of_operations
 from analyzer.facts import value
 from analyzer.intervals import ascending
-from analyzer.passes import all_reduces, communicating, in_backward, kinds_of, shards
+from analyzer.passes import (
+    all_reduces,
+    communicating,
+    in_backward,
+    in_optimizer,
+    kinds_of,
+    optimizer_steps,
+    shards,
+)
 from analyzer.pricing import faster
 from analyzer.rule import Claim, rule
 from analyzer.study import Study

@@ -75,7 +75,7 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
 
     Why it costs: it does not. What is left is less than the effort and the noise of a change.
 
-    What to do: nothing here. Faster needs less work: fewer bytes (quantisation, a smaller model), fewer FLOPs, another
+    What to do: nothing here. Faster needs less work: fewer bytes (quantization, a smaller model), fewer FLOPs, another
     algorithm, or another device.
 
     How to verify: compare with the peak that --hardware assumes, and with a second recording. Where the kernels' work is not

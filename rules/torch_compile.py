@@ -1,11 +1,12 @@
 from collections.abc import Iterator
 
-from analyzer.chains import LIGHT, ns_by_class
+from analyzer.chains import LIGHT
 from analyzer.evidence import of_causes
 from analyzer.facts import span
 from analyzer.rule import Claim, Evidence, rule
 from analyzer.software import is_pytorch
 from analyzer.study import Study
+from analyzer.summary import ns_by_class
 from analyzer.units import percent, share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
@@ -86,7 +87,7 @@ def torch_compile(study: Study) -> Iterator[Claim]:
         return
     if any(use.role in ("compiler", "graphs", "engine") for use in study.uses):
         return
-    classes = ns_by_class(study)
+    classes = ns_by_class(study.timeline, study.operations)
     whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
     launching = sum(study.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
     fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
