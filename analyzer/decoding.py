@@ -216,6 +216,7 @@ class Decoding:
 
     @cached_property
     def products(self) -> Products:
+        """Its matrix products with weights, as far as shapes are recorded."""
         model, hardware = self.study.inkernel, self.study.hardware
         kinds, kind = model.costs.kinds, model.costs.kind[self.operations]
         read = np.array([*(k.weight_bytes for k in kinds), 0.0])  # -1, no kind, is the last one

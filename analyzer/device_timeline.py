@@ -37,6 +37,7 @@ class Timeline:
 
     @cached_property
     def start(self) -> Int64:
+        """[m] ns, ascending; likewise `end`."""
         return self.trace.start_ns[self.row]
 
     @cached_property
@@ -50,6 +51,7 @@ class Timeline:
 
     @cached_property
     def stream(self) -> Index:
+        """[m] the recorder's number of the stream, -1 where it has none."""
         return taken(self.trace.stream, self.row)
 
     @cached_property
@@ -59,6 +61,7 @@ class Timeline:
 
     @cached_property
     def linked(self) -> Bool:
+        """[m] the trace holds the call that submitted the operation."""
         return np.asarray(self.launch != NONE, np.bool_)
 
     @property
@@ -90,6 +93,7 @@ class Timeline:
 
     @cached_property
     def is_kernel(self) -> Bool:
+        """[m] a kernel, of communication too; not a copy, a set or a graph replay recorded as one."""
         return np.asarray(self.trace.kind[self.row] == Kind.KERNEL, np.bool_)
 
     @property
@@ -98,6 +102,7 @@ class Timeline:
         return self._cut[0]
 
     def union_of(self, mask: Bool) -> Intervals:
+        """Where one of these operations runs, in ns."""
         if mask.all():
             return self.busy
         return union(self.start[mask], self.end[mask])

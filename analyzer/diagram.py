@@ -97,6 +97,7 @@ class Drawing:
 
     @property
     def scale_ns(self) -> int:
+        """ns of a column."""
         found = re.fullmatch(r"(\d+)(ns|us|ms)", self.options.get("scale", "1us"))
         if not found:
             raise BadDrawing(f"scale: {self.options['scale']}: expected a length such as 10us")

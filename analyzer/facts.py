@@ -153,11 +153,12 @@ def _corrections() -> dict[str, str]:
 
 
 def value(key: str, name: str) -> float:
-    """One number of a claim in plain units; `Fact.value` says when it raises. Likewise `span`."""
+    """One number of a claim in plain units; `Fact.value` says when it raises."""
     return fact(key).value(name)
 
 
 def span(key: str, name: str) -> tuple[float, float]:
+    """Lowest and highest number of a claim in plain units; `Fact.span` says when it raises."""
     return fact(key).span(name)
 
 
@@ -169,6 +170,7 @@ def read_data(name: str) -> dict[str, Any]:
 
 @cache
 def read_text(name: str) -> str:
+    """The same as its text."""
     return Path(import_module("analyzer.rules").__path__[0], name).read_text(encoding="utf-8")
 
 

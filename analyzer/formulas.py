@@ -90,6 +90,7 @@ def mv(call: Call, first: int = 0) -> Cost | None:
 
 
 def addmv(call: Call) -> Cost | None:
+    """bias, a[M,K], x[K]."""
     return mv(call, 1)
 
 
@@ -103,6 +104,7 @@ def bmm(call: Call, first: int = 0) -> Cost | None:
 
 
 def baddbmm(call: Call) -> Cost | None:
+    """bias, a[B,M,K], b[B,K,N]."""
     return bmm(call, 1)
 
 

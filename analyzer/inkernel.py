@@ -145,6 +145,7 @@ class InKernel:
         return found
 
     def saved_ns(self, moved: float, avoided: float) -> float:
+        """ns that these bytes, of all that a kernel moves, take of its memory time."""
         return self.memory_ns(moved) * avoided / moved if moved else 0.0
 
     @cached_property

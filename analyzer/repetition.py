@@ -33,6 +33,7 @@ class Repetition:
 
     @property
     def enough(self) -> bool:
+        """So often that a finding need not be doubted for it."""
         return self.count >= ENOUGH
 
     @property

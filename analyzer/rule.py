@@ -174,6 +174,7 @@ class Rule:
         return " ".join(found[1].split()) if found else ""
 
     def sources(self) -> tuple[Source, ...]:
+        """What it cites."""
         found = map(fact, self.cites)
         return tuple(Source(f.key, f.document, f.section, f.says, f.correction) for f in found)
 

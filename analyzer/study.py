@@ -37,7 +37,11 @@ from analyzer.window import WARM_UP_RATIO, Step, Window, choose_window, find_ste
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for; None is the default of each."""
+    """What was asked for; None is the default of each.
+
+    Raises:
+        BadUsage: there is no such phase or objective.
+    """
 
     window: str | None = None
     steps: str | None = None

@@ -41,7 +41,10 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class CopyTime:
+    """Copies of one kind, or sets; ns summed over streams, clipped to the window."""
+
     kind: str
+    """Direction and memory of the host's side, such as `HtoD pinned`; `memset`."""
     calls: int
     ns: int
     bytes: int | None
@@ -75,6 +78,8 @@ class OwnerTime:
 
 @dataclass(frozen=True)
 class GapPart:
+    """What a gap was idle for on one side, in ns."""
+
     cause: str
     side: str
     ns: int
@@ -118,6 +123,7 @@ def inside(timeline: Timeline, start: int, end: int) -> Index:
 
 
 def clipped_ns(timeline: Timeline, operations: Index, start: int, end: int) -> Int64:
+    """[k] ns of each of these operations inside [start, end)."""
     return np.minimum(timeline.end[operations], end) - np.maximum(timeline.start[operations], start)
 
 

@@ -35,6 +35,7 @@ class Step:
 
     @property
     def number(self) -> int | None:
+        """The marker's own, from `#N` at the end of its name; None without."""
         found = re.search(r"#(\d+)\s*$", self.name)
         return int(found[1]) if found else None
 

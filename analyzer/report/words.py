@@ -70,6 +70,7 @@ def sides_of(device: DeviceAdvice) -> str:
 
 
 def label_of(item: Item) -> str:
+    """A cause as a row of a table calls it, with what its detail adds."""
     if item.cause == "exposed-copy" and item.detail:
         return f"exposed copies {item.detail}"
     if item.cause == "host-sync" and item.detail == "blocking copy":
@@ -134,6 +135,7 @@ def bandwidth(copy: CopyTime) -> str:
 
 
 def waits_of(device: DeviceAdvice) -> str:
+    """What the host waited in, counted; continues "The host waited in"."""
     told = [
         count_of(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
         count_of(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
