@@ -227,7 +227,8 @@ def test_a_shape_is_of_sizes(dims: str, size: str) -> None:
 
 @pytest.mark.parametrize("other", ["5", "null", "{}", '"x"', "[5, 5]", "[[], {}]", "[" * 100_000])
 def test_what_is_no_list_of_arguments(other: str) -> None:
-    assert read_call(other, "") is None or not read_call(other, "").all  # type: ignore[union-attr]
+    found = read_call(other, "")
+    assert found is None or not found.all
     for dims, types, strides in (("[[2, 2]]", other, ""), ("[[2, 2]]", '["float"]', other)):
         found = read_call(dims, types, strides, other)
         assert found is None or [tensor.elements for tensor in found.all] in ([], [4])

@@ -2,8 +2,9 @@
 
 import codecs
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from isal import igzip_lib, isal_zlib
 
@@ -40,18 +41,18 @@ class TextFile:
         """Bytes of the file on disk read so far, of `size`."""
         try:
             self.size = self.path.stat().st_size
-            self._file: BinaryIO = self.path.open("rb")
+            self._file = self.path.open("rb")
         except OSError as error:
             raise UnreadableTrace(_cannot_open(self.path, error)) from None
         self._blocks: Iterator[bytes] | None = None
         self._held = memoryview(b"")
-        self._packed: BinaryIO | None = None
+        self._packed: BufferedReader | None = None
         self._unpacked: Any = None
         self._direct = False
         """Whether the rest of the text can be read into a buffer as it is."""
         self._given = 0
         """Bytes of unpacked data read so far, the byte order mark among them."""
-        self.gzipped = self._file.peek(2)[:2] == GZIP_MAGIC if hasattr(self._file, "peek") else False
+        self.gzipped = self._file.peek(2)[:2] == GZIP_MAGIC
 
     def __enter__(self) -> "TextFile":
         return self
@@ -119,7 +120,7 @@ class TextFile:
         """As `fill`; None when the gzip data is damaged, or followed by something else: then `_blocks` goes on."""
         if not self.gzipped:
             try:
-                size: int = self._file.readinto(view)  # type: ignore[attr-defined]
+                size = self._file.readinto(view)
             except OSError as error:
                 raise UnreadableTrace(_cannot_open(self.path, error)) from None
             self.done += size
