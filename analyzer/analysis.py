@@ -167,7 +167,9 @@ def _run_of(looked_at: Sequence[Study], request: Request) -> Run | None:
     from analyzer.ranks import find_run
     from analyzer.rendezvous import priced
 
-    summaries = [summarise(study, budget(len(looked_at))) for study in looked_at]
+    most = budget(len(looked_at))
+    # Files of several folders may have one name.
+    summaries = [summarise(study, most, f"{study.trace.name} {id(study.trace)}") for study in looked_at]
     found = find_run(summaries)
     return priced(found, summaries, looked_at) if found else None
 

@@ -20,8 +20,8 @@ def budget(ranks: int) -> int:
     return min(max(COLLECTIVES_KEPT // max(ranks, 1), FEWEST), MOST)
 
 
-def summarise(study: Study, most: int = MOST) -> RankSummary:
-    """The summary of one device's window with at most `most` collectives."""
+def summarise(study: Study, most: int = MOST, local: str = "") -> RankSummary:
+    """The summary of one device's window with at most `most` collectives; `local` tells its recording from all others."""
     trace, window, timeline = study.trace, study.window, study.timeline
     found, stride = collectives(study, most)
     kept = study.kept_steps
@@ -45,7 +45,7 @@ def summarise(study: Study, most: int = MOST) -> RankSummary:
         device=timeline.device,
         rank=process.rank if process.rank is not None else trace.rank,
         world=world(trace),
-        local=trace.name,
+        local=local or trace.name,
         clock_ns=clock(trace),
         window=window.kind,
         start_ns=window.start_ns,

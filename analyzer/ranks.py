@@ -60,7 +60,7 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
     for summary in summaries:
         if summary in strangers:
             continue
-        several = sum(s.file == summary.file and s.rank == summary.rank for s in summaries) > 1
+        several = sum(s.local == summary.local and s.rank == summary.rank for s in summaries) > 1
         if summary.rank is None or several:
             nameless.append(summary)
         elif summary.rank in taken:
@@ -74,7 +74,7 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
         notes.append(
             Note("duplicate-ranks", f"a rank that another recording is already: {told}; not compared", len(doubled))
         )
-    if nameless and len({s.file for s in nameless}) > 1:
+    if nameless and len({s.local for s in nameless}) > 1:
         notes.append(
             Note(
                 "rank-by-order",

@@ -56,7 +56,7 @@ class RankSummary:
     world: int | None
     """Ranks of the job, as the recording says."""
     local: str
-    """What shares a clock: the recording it comes from."""
+    """What shares a clock: the recording it comes from, whose name another one may have too."""
     clock_ns: int | None
     """To be added to times to get the Unix epoch; None where the recording does not say."""
     window: str

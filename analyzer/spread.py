@@ -81,7 +81,7 @@ def look(place: str, job: Job, tell: Tell | None = None) -> Part:
             found, notes = studies(trace, job.request)
             summaries: tuple[RankSummary, ...] = ()
             if job.summary and not (job.single and len(found) == 1):
-                summaries = tuple(summarise(study, job.most) for study in found)
+                summaries = tuple(summarise(study, job.most, place) for study in found)
             advices: tuple[Advice, ...] = ()
             if job.detail:
                 advices = (examine([trace], job.request, run=job.run, studied=[(found, notes)])[0],)

@@ -227,6 +227,25 @@ def test_ranks_are_told_by_name_and_else_by_order(tmp_path: Path) -> None:
     assert "rank-by-order" in codes(found)
 
 
+def test_files_of_several_folders_may_have_one_name(tmp_path: Path) -> None:
+    """Each on a clock of its own, and a rank that comes twice is no other rank."""
+    first = write(training(slow=2, phase="loader"), tmp_path / "first", clocks={1: 3_000_000, 2: -5_000_000})
+    second = write(training(), tmp_path / "second", clocks=dict.fromkeys(range(4), 10**12))
+    twice = look_at([str(first), str(second)], Request()).advice
+    assert twice.ranks is not None and [row.rank for row in twice.ranks.rows] == [0, 1, 2, 3]
+    assert "duplicate-ranks" in codes(twice) and "rank-by-order" not in codes(twice)
+    for rank in range(4):
+        data = (first / f"rank{rank}.json").read_text(encoding="utf-8")
+        (tmp_path / f"{rank}").mkdir()
+        (tmp_path / f"{rank}" / "trace.json").write_text(
+            re.sub(r'"distributedInfo": \{.*\},\n', "", data), encoding="utf-8"
+        )
+    run = look_at([str(tmp_path / f"{rank}") for rank in range(4)], Request()).advice.ranks
+    assert run is not None and run.aligned == "clock and collectives"
+    assert [row.offset_ns for row in run.rows] == pytest.approx([0, -3_000_000, 5_000_000, 0], abs=5_000)
+    assert run.stragglers[0].ranks == (2,)
+
+
 def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None:
     """Without sequence numbers the order of occurrence is off by what one rank did not record."""
     folder = write(training(ranks=2, slow=1, phase="loader"), tmp_path / "run")
