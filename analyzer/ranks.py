@@ -56,17 +56,29 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
             )
         )
     taken: dict[int, RankSummary] = {}
-    nameless, doubled = [], []
+    nameless, doubled, beside = [], [], []
     for summary in summaries:
-        if summary in strangers:
+        if any(summary is stranger for stranger in strangers):
             continue
-        several = sum(s.local == summary.local and s.rank == summary.rank for s in summaries) > 1
-        if summary.rank is None or several:
+        same = [s for s in summaries if s.local == summary.local and s.rank == summary.rank]
+        meeting = [s for s in same if len(s.collectives)]
+        if summary.rank is not None and len(same) > 1 and len(meeting) == 1 and summary is not meeting[0]:
+            beside.append(summary)
+        elif summary.rank is None or (len(same) > 1 and len(meeting) != 1):
             nameless.append(summary)
         elif summary.rank in taken:
             doubled.append(summary)
         else:
             taken[summary.rank] = summary
+    if beside:
+        told = ", ".join(f"device {s.device} of rank {s.rank}" for s in beside[:8]) + (" …" if len(beside) > 8 else "")
+        notes.append(
+            Note(
+                "devices-beside",
+                f"used beside the device that takes part in the rank's collectives, and not compared: {told}",
+                len(beside),
+            )
+        )
     for summary in nameless:
         taken[next(n for n in range(len(summaries) + 1) if n not in taken)] = summary
     if doubled:

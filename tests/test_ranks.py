@@ -27,6 +27,7 @@ from analyzer.ingest import read
 from analyzer.run import PHASES, Run
 from analyzer.spread import look_at
 from analyzer.study import Request, studies
+from tests import build
 from traces.program import Program
 from traces.recipe import parse
 from traces.simulate import simulate
@@ -244,6 +245,29 @@ def test_files_of_several_folders_may_have_one_name(tmp_path: Path) -> None:
     assert run is not None and run.aligned == "clock and collectives"
     assert [row.offset_ns for row in run.rows] == pytest.approx([0, -3_000_000, 5_000_000, 0], abs=5_000)
     assert run.stragglers[0].ranks == (2,)
+
+
+def on_own_devices(folder: Path, *, stray: bool) -> Path:
+    """Each rank's work on the device of its number; with `stray`, a copy on device 0 before it, as of a second context."""
+    for path in folder.iterdir():
+        rank, plain = int(path.stem[-1]), json.loads(path.read_text(encoding="utf-8"))
+        for e in plain["traceEvents"]:
+            if "device" in e.get("args", {}):
+                e["pid"] = e["args"]["device"] = rank
+        if stray and rank:
+            plain["traceEvents"].append(build.copy(1, 3, what="HtoD (Pinned -> Device)", bytes=8))
+        path.write_text(json.dumps(plain), encoding="utf-8")
+    return folder
+
+
+def test_a_device_beside_that_of_the_collectives_is_no_rank(tmp_path: Path) -> None:
+    """Ranks that touch device 0 before they choose their own keep their numbers."""
+    advice = looked(on_own_devices(write(training(slow=2, phase="loader"), tmp_path / "run"), stray=True))
+    assert advice.ranks is not None
+    assert [(row.rank, row.device) for row in advice.ranks.rows] == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert advice.ranks.stragglers[0].ranks == (2,)
+    notes = {note.code: note.message for note in advice.health}
+    assert notes["devices-beside"].endswith("device 0 of rank 1, device 0 of rank 2, device 0 of rank 3")
 
 
 def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None:
