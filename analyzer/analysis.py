@@ -84,10 +84,17 @@ def examine(
     wanted = chosen_fixes(request.what_if, rules)
     looked_at: list[Study] = []
     known = {id(trace): of_trace for trace, of_trace in zip(traces, studied or (), strict=False)}
+    lacking: list[NothingToAnalyse] = []
     for trace in chosen:
-        found, health = known.get(id(trace)) or studies(trace, request)
+        try:
+            found, health = known.get(id(trace)) or studies(trace, request)
+        except NothingToAnalyse as error:  # this one lacks the device or steps that another one may have
+            lacking.append(error)
+            continue
         looked_at += found
         notes += [*trace.health, *check_trace(trace), *health]
+    if lacking and not looked_at:
+        raise lacking[0]
     run = run or _run_of(looked_at, request)
     notes += run.notes if run else ()
     looked_at = [replace(study, peers=tuple(looked_at), run=run) for study in looked_at]
@@ -120,7 +127,7 @@ def examine(
         ladders=tuple(filter(None, map(ladder, looked_at, (found.findings for found in verdicts)))),
         serving=served,
         skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
-        errors=(*errors, *broken, *(error for found in verdicts for error in found.errors)),
+        errors=(*errors, *map(str, lacking), *broken, *(error for found in verdicts for error in found.errors)),
         ranks=run,
     )
     return advice, looked_at

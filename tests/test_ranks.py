@@ -22,7 +22,7 @@ from analyzer.advice import Advice
 from analyzer.align import align
 from analyzer.collectives import bus_factor, dtype_bytes, kind_of
 from analyzer.digest import MOST, budget, summarise
-from analyzer.errors import UnreadableTrace
+from analyzer.errors import NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
 from analyzer.run import PHASES, Run
 from analyzer.spread import look_at
@@ -268,6 +268,16 @@ def test_a_device_beside_that_of_the_collectives_is_no_rank(tmp_path: Path) -> N
     assert advice.ranks.stragglers[0].ranks == (2,)
     notes = {note.code: note.message for note in advice.health}
     assert notes["devices-beside"].endswith("device 0 of rank 1, device 0 of rank 2, device 0 of rank 3")
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_a_device_that_only_one_rank_has(jobs: int | None, tmp_path: Path) -> None:
+    folder = on_own_devices(write(training(), tmp_path / "run"), stray=False)
+    advice = look_at([str(folder)], Request(device=2), jobs=jobs).advice
+    assert [(device.rank, device.device) for device in advice.devices] == [(2, 2)]
+    assert len(advice.errors) == 3 and "rank0.json: no operations on device 2" in advice.errors[0]
+    with pytest.raises(NothingToAnalyse, match="no operations on device 9"):
+        look_at([str(folder)], Request(device=9), jobs=jobs)
 
 
 def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None:
