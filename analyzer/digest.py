@@ -55,6 +55,7 @@ def summarise(study: Study, most: int = MOST, local: str = "") -> RankSummary:
         causes=tuple(sorted(items.items(), key=lambda pair: -pair[1])),
         phases_ns=tuple(phases_between(study, *span)[0].tolist()),
         steps=tuple(steps[::every]),
+        step_count=len(steps),
         step_ns=study.step_ns,
         collectives=found,
         stride=stride,

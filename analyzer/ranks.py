@@ -174,7 +174,7 @@ class _Comparison:
         waiting, moving = self._split()
         rows = tuple(self._row(r, int(waiting[r]), int(moving[r])) for r in range(len(summaries)))
         wall = int(np.median([s.end_ns - s.start_ns for s in summaries]))
-        steps = max((len(s.steps) for s in summaries), default=0)
+        steps = max((s.step_count for s in summaries), default=0)
         found = stragglers(self.arrivals, self.late, self.numbers, wall, steps)
         found = [self._with_cause(straggler) for straggler in found]
         before = self.arrivals.last_ns - self.arrivals.earliest_ns
@@ -355,8 +355,8 @@ class _Comparison:
         if stages < 2 or len(neighbours) < 2:
             return None
         at = np.isin(m.key[a.first], [k for k, ranks in pairs.items() if ranks in neighbours]) & self.inside
-        hops = int(at.sum())
-        steps = max(max((len(s.steps) for s in self.summaries), default=0), 1)
+        hops = int(at.sum()) * self.stride
+        steps = max(max((s.step_count for s in self.summaries), default=0), 1)
         micro = round(hops / (2 * (stages - 1) * steps)) or 1
         walls = np.array([s.end_ns - s.start_ns for s in self.summaries], np.float64)
         share = float(np.mean(waiting / walls))

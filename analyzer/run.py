@@ -71,6 +71,8 @@ class RankSummary:
     """The wall time by PHASES."""
     steps: tuple[tuple[int, int, int], ...]
     """(number, start, end) of the kept steps; at most 64, evenly picked."""
+    step_count: int
+    """All kept steps."""
     step_ns: int | None
     collectives: Collectives
     stride: int

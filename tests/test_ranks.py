@@ -339,6 +339,18 @@ def test_a_summary_is_small_and_bounded(tmp_path: Path) -> None:
     assert summary.stride > 1 and budget(8) == MOST and budget(1_000_000) == 64
 
 
+def test_more_steps_than_a_summary_keeps_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (straggler,) = run_of(write(training(ranks=2, steps=70, slow=1, phase="loader"), tmp_path / "run")).stragglers
+    assert (straggler.steps, straggler.of_steps) == (69, 70)
+    folder = write(pipeline(8, steps=70), tmp_path / "pipeline")
+    whole = run_of(folder).pipeline
+    assert whole is not None and whole.microbatches == 8
+    monkeypatch.setattr("analyzer.spread.budget", lambda ranks: 600)  # of 1,120 exchanges on each side
+    monkeypatch.setattr("analyzer.spread.SMALL_BYTES", 0)
+    part = run_of(folder, jobs=1)
+    assert part.stride > 1 and part.pipeline is not None and part.pipeline.microbatches == 8
+
+
 def test_sampled_collectives_still_tell_the_straggler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(training(steps=64, slow=2, phase="loader"), tmp_path / "run")
     whole = run_of(folder)
