@@ -1,8 +1,9 @@
 """Who comes late to the collectives, what that costs the others, and what the late ones do longer.
 
 At each collective the arrivals are cut where the widest gap among their later half is: who lies behind it is late, and the
-gap is what the collective would have begun earlier without them. The same ranks late again and again are a straggler; a
-cause is named only when one explains most of what they come later by.
+gap is what the collective would have begun earlier without them. The same ranks late again and again are a straggler, unless
+the others cost about as much: ranks whose work varies take turns. A cause is named only when one explains most of what they
+come later by.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from analyzer.run import PHASES, Straggler
 from analyzer.trace import NONE, Bool, Int64
 
 WORTH = 0.01  # of the wall: what costs less is no straggler
+OUTSTANDING = 4  # times what a usual one of the others costs: who costs more stands out, however seldom it is late
+MORE = 1.5  # … who costs less than this does not
+OFTEN = 2.5  # … and between the two it has to come after the others by this many standard errors, over all collectives
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 SAME = 0.5  # a set of late ranks is part of another one when so much of it lies in it
 
@@ -117,13 +121,37 @@ def stragglers(arrivals: Arrivals, late: Late, numbers: Sequence[int], wall_ns: 
         sets[late.ranks[i]].append(i)
     found = []
     of = int(arrivals.charged.sum())
+    of_rank = np.zeros(len(numbers), np.int64)
+    for ranks, instances in sets.items():
+        of_rank[list(ranks)] += int(late.cost_ns[instances].sum())
     for ranks, instances in _merged(sets, late.cost_ns):
         at = np.array(instances)
         cost = int(late.cost_ns[at].sum())
-        if cost < WORTH * wall_ns:
+        usual = _usual(np.delete(of_rank, ranks))
+        if cost < max(WORTH * wall_ns, MORE * usual):
+            continue
+        if cost < OUTSTANDING * usual and _behind(arrivals, ranks) < OFTEN:
             continue
         found.append(_straggler(arrivals, late, ranks, at, numbers, of, steps))
     return sorted(found, key=lambda s: -s.cost_ns)
+
+
+def _usual(costs: Int64) -> int:
+    """The lower median, which another straggler among few ranks does not raise."""
+    return int(np.sort(costs)[(len(costs) - 1) // 2]) if len(costs) else 0
+
+
+def _behind(arrivals: Arrivals, ranks: tuple[int, ...]) -> float:
+    """By how many standard errors these ranks come after the middle of the others, over all charged collectives."""
+    late = []
+    for i in np.flatnonzero(arrivals.charged).tolist():
+        mine = slice(int(arrivals.first[i]), int(arrivals.first[i] + arrivals.members[i]))
+        slow = np.isin(arrivals.rank[mine], ranks)
+        if slow.any() and not slow.all():
+            start = arrivals.start_ns[mine]
+            late.append(float(start[slow].mean() - np.median(start[~slow])))
+    squares = float(np.sqrt(np.sum(np.square(late))))
+    return float(np.sum(late)) / squares if squares else 0.0
 
 
 def _merged(sets: dict[tuple[int, ...], list[int]], cost: Int64) -> list[tuple[tuple[int, ...], list[int]]]:

@@ -154,7 +154,7 @@ def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
     if found is None:
         return Claim(
             title="Waiting for other ranks",
-            message=f"{split} No rank keeps the others waiting for more than 1 % of the wall: they take turns.",
+            message=f"{split} No rank keeps the others waiting much longer than they keep it: they take turns.",
             ns=row.waiting_ns,
             how="Even out what varies from step to step: sizes of batches, input, garbage collection.",
             evidence=(longest,),

@@ -26,6 +26,7 @@ from analyzer.errors import NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
 from analyzer.run import PHASES, Run
 from analyzer.spread import look_at
+from analyzer.stragglers import Arrivals, late_ones, stragglers
 from analyzer.study import Request, studies
 from tests import build
 from traces.program import Program
@@ -137,6 +138,44 @@ def test_who_is_no_slower_than_the_others_is_no_straggler(tmp_path: Path) -> Non
     advice = looked(write(training(), tmp_path / "run"))
     assert advice.ranks is not None and advice.ranks.stragglers == ()
     assert advice.ranks.waiting_ns < 0.01 * advice.devices[0].wall_ns
+
+
+def arrivals(start: np.ndarray[Any, np.dtype[np.int64]]) -> Arrivals:
+    """[collectives, ranks] µs at which they come; each collective ends 100 µs after the last one."""
+    count, ranks = start.shape
+    end = np.repeat(start.max(axis=1) + 100, ranks)
+    rank, instance = np.tile(np.arange(ranks), count), np.repeat(np.arange(count), ranks)
+    return Arrivals(
+        rank, instance, start.ravel() * 1000, end * 1000, np.zeros((count * ranks, len(PHASES)), np.int64),
+        instance, np.ones(count, np.bool_), np.arange(count) * ranks,
+    )  # fmt: skip
+
+
+def late_in(start: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[int, ...], int]]:
+    """Stragglers and their cost in µs where the wall is 1 ms a collective."""
+    a = arrivals(start + 1000 * np.arange(len(start))[:, None])
+    found = stragglers(a, late_ones(a), range(start.shape[1]), 1_000_000 * len(start), 0)
+    return [(straggler.ranks, straggler.cost_ns // 1000) for straggler in found]
+
+
+def test_ranks_that_take_turns_are_no_stragglers() -> None:
+    """Of two ranks one is 100 µs later than the other ten times and the other nine times, which is 5 % of the wall each."""
+    turns = np.array([[100 * (i % 2 == 0), 100 * (i % 2 == 1)] for i in range(19)], np.int64)
+    assert late_in(turns) == []
+    always = turns + np.array([0, 110])  # rank 1: 10 µs later ten times, 210 µs nine times
+    assert late_in(always) == [((1,), 10 * 10 + 9 * 210)]
+    seldom = np.where(np.arange(19)[:, None] == 7, [[0, 900]], turns // 5)  # once 900 µs, beside turns of 20 µs
+    assert late_in(seldom) == [((1,), 900 + 8 * 20)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_equal_ranks_whose_work_varies_are_not_accused(ranks: int) -> None:
+    """Arrivals that vary by 10 % of the wall: few in a hundred are called; 15 % later on the average stands out."""
+    rng = np.random.default_rng(7)
+    draws = [rng.normal(500, 100, (20, ranks)).astype(np.int64) for _ in range(100)]
+    assert sum(bool(late_in(start)) for start in draws) <= 5
+    late = [late_in(start + np.array([0] * (ranks - 1) + [150])) for start in draws]
+    assert sum(bool(found) and ranks - 1 in found[0][0] for found in late) >= 90
 
 
 def test_two_ranks_of_a_slow_node_are_one_straggler(tmp_path: Path) -> None:

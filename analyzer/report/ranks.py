@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from analyzer.report.terminal import Page, clean
 from analyzer.run import Run, Straggler
+from analyzer.stragglers import WORTH
 from analyzer.units import between, duration, percent
 
 RANKS_SHOWN = 16
@@ -67,7 +68,12 @@ def lines(run: Run) -> Iterator[str]:
     for straggler in run.stragglers[:3]:
         yield _straggler(straggler)
     if run.matched and not run.stragglers:
-        yield "No rank keeps the others waiting for more than 1 % of the wall."
+        turns = run.waiting_ns > WORTH * min(row.wall_ns for row in run.rows)
+        yield (
+            "The ranks take turns in coming last: none keeps the others waiting much longer than they keep it."
+            if turns
+            else "No rank keeps the others waiting for more than 1 % of the wall."
+        )
     if run.matched:
         yield (
             f"Of exposed communication the mean rank waits {duration(run.waiting_ns)} for others to come and moves bytes for "
