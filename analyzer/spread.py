@@ -212,7 +212,7 @@ def advise_places(
             chosen, workers = chosen[:1], 1
         advices, stopped = _detailed(chosen, request, run, workers, scheduler, tell)
         interrupted = interrupted or stopped
-    errors = [*part.errors, *part.empty]
+    errors = sorted([*part.errors, *part.empty], key=lambda message: _about(message, places))
     return combined(_sorted_infos(part, places), advices, run, errors), chosen, interrupted
 
 
@@ -239,6 +239,12 @@ def _sorted_infos(part: Part, places: Sequence[str]) -> list[TraceInfo]:
 def _given(info: TraceInfo, places: Sequence[str]) -> int:
     """Where in the order a recording was given."""
     return next((i for i, place in enumerate(places) if name_of(place) == info.name), len(places))
+
+
+def _about(message: str, places: Sequence[str]) -> int:
+    """Where in the order the recording was given that a message is about."""
+    named = (i for i, place in enumerate(places) if message.startswith((f"{shown(place)}: ", f"{name_of(place)}: ")))
+    return next(named, len(places))
 
 
 def _choose(run: Run | None, part: Part) -> list[str]:
