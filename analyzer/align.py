@@ -2,18 +2,25 @@
 
 No rank leaves an all-reduce (all-gather, reduce-scatter, all-to-all, barrier) before the last one has come, and all leave
 it together to within some microseconds. So the ends of the same collectives tell how far two clocks are apart, whatever the
-arrivals were: the median of the differences, with an error from their spread.
+arrivals were: the median of the differences, with an error from their spread. Where the differences grow over the recording
+the clocks run at different speeds, which is corrected too.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.classes import dataclass
 from analyzer.trace import NONE, Bool, Int64
 
+Float64 = NDArray[np.float64]
+
 AGREE_NS = 5_000  # clocks closer than this agree: collectives end that much apart by themselves
 SPREADS = 3  # … and closer than so many times the error
+DRIFT_NS = 1_000  # over the recording: less is no drift
+FEWEST_FOR_DRIFT = 9  # collectives of a rank
+ROUNDS = 3  # the middle over all ranks that they are held against shifts when they are corrected
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,10 @@ class Alignment:
     """r ranks."""
 
     offset_ns: Int64
-    """[r] to be added to a rank's times, besides its `clock_ns`."""
+    """[r] to be added to a rank's times at `about_ns`, besides its `clock_ns`."""
+    drift: Float64
+    """[r] … and so much more for every ns since then."""
+    about_ns: int
     error_ns: Int64
     """[r] how far the offset may be off; -1 nothing tells."""
     by_clock: Bool
@@ -31,6 +41,15 @@ class Alignment:
     how: str
     """`clock`, `collectives`, `clock and collectives`, `one recording` or `not`."""
 
+    def aligned(self, rank: Int64, ns: Int64) -> Int64:
+        """[n] times of these ranks, with their `clock_ns`, on the clock that all share."""
+        return _straightened(ns, rank, self.offset_ns, self.drift, self.about_ns)
+
+
+def _straightened(ns: Int64, rank: Int64, offset: Int64, drift: Float64, about: int) -> Int64:
+    moved = ns + offset[rank]
+    return np.asarray(moved + np.rint(drift[rank] * (moved - about)).astype(np.int64))
+
 
 def align(rank: Int64, instance: Int64, end_ns: Int64, clocked: Bool, local: Int64) -> Alignment:
     """The offsets of ranks from the ends of n symmetric collectives.
@@ -39,17 +58,14 @@ def align(rank: Int64, instance: Int64, end_ns: Int64, clocked: Bool, local: Int
     [r] whether there is such a clock; `local` [r] which recording, since ranks of one recording share its clock.
     """
     count = len(clocked)
-    offset, error = np.zeros(count, np.int64), np.full(count, NONE, np.int64)
-    measured = _measured(rank, instance, end_ns, count)
     reference = int(np.argmax(np.bincount(rank, minlength=count))) if len(rank) else 0
-    for r, (by, spread) in measured.items():
-        offset[r], error[r] = by, spread
+    offset, drift, error, about = _measured(rank, instance, end_ns, count, reference)
     one = local == local[reference]
     # A recording's own clock is kept where the collectives agree with it.
     agree = clocked & ((error == NONE) | (np.abs(offset) <= np.maximum(AGREE_NS, SPREADS * error)))
     keep = (agree & clocked[reference]) | one
     offset[keep] = 0
-    error[one] = 0
+    error[one], drift[one] = 0, 0.0
     possible = one | (error != NONE) | (clocked & clocked[reference])
     corrected = ~keep & (error != NONE)
     if one.all():
@@ -62,19 +78,22 @@ def align(rank: Int64, instance: Int64, end_ns: Int64, clocked: Bool, local: Int
         how = "clock and collectives"
     else:
         how = "clock"
-    return Alignment(offset, error, keep & clocked, possible, how)
+    return Alignment(offset, drift, about, error, keep & clocked, possible, how)
 
 
-def _measured(rank: Int64, instance: Int64, end_ns: Int64, count: int) -> dict[int, tuple[int, int]]:
-    """Offset and error of each rank that can be tied to the one with most collectives, through others if need be."""
+def _measured(
+    rank: Int64, instance: Int64, end_ns: Int64, count: int, reference: int
+) -> tuple[Int64, Float64, Int64, int]:
+    """Offset, drift and error of each rank that can be tied to the one with most collectives, through others if need be, and
+    the time that they are about; the error of the others is -1."""
+    offset, drift, error = np.zeros(count, np.int64), np.zeros(count), np.full(count, NONE, np.int64)
     if not len(rank):
-        return {}
+        return offset, drift, error, 0
     by_rank = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[by_rank], np.arange(count + 1))
     mine = [by_rank[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
     known = np.zeros(int(instance.max()) + 1, np.bool_)
     when = np.zeros(len(known), np.int64)
-    reference = max(range(count), key=lambda r: len(mine[r]))
     offsets = {reference: 0}
     known[instance[mine[reference]]] = True
     when[instance[mine[reference]]] = end_ns[mine[reference]]
@@ -93,36 +112,57 @@ def _measured(rank: Int64, instance: Int64, end_ns: Int64, count: int) -> dict[i
         if len(waiting) == len(left):
             break
         left = waiting
-    shift = np.array([offsets.get(r, 0) for r in range(count)], np.int64)
-    tied = np.array([r in offsets for r in range(count)], np.bool_)
+    about = int(np.median(end_ns[mine[reference]]))
+    offset[list(offsets)] = list(offsets.values())
+    tied = np.isin(rank, list(offsets))
     # Once more against the median over all ranks, which no single one's noise decides.
-    usual = _medians(instance, end_ns + shift[rank], tied[rank], len(known))
-    found = {}
-    for r in offsets:
-        late = end_ns[mine[r]] + shift[r] - usual[instance[mine[r]]]
-        middle = float(np.median(late))
-        found[r] = (int(shift[r] - round(middle)), _error(late - middle))
-    base = found[reference][0]
-    return {r: (by - base, spread) for r, (by, spread) in found.items()}
+    for _ in range(ROUNDS):
+        now = _straightened(end_ns, rank, offset, drift, about)
+        usual = _medians(instance, now, tied, len(known))
+        for r in offsets:
+            by, faster, spread = _line(now[mine[r]] - about, now[mine[r]] - usual[instance[mine[r]]])
+            offset[r] -= by
+            drift[r] -= faster
+            error[r] = spread
+    base = offset[reference], drift[reference]
+    offset[list(offsets)] -= base[0]
+    drift[list(offsets)] -= base[1]
+    return offset, drift, error, about
 
 
 def _medians(instance: Int64, value: Int64, mask: Bool, count: int) -> Int64:
     """[count] median of the values of each instance."""
     at = np.flatnonzero(mask)
     order = at[np.lexsort((value[at], instance[at]))]
+    if not len(order):
+        return np.zeros(count, np.int64)
     low = np.searchsorted(instance[order], np.arange(count), side="left")
-    high = np.searchsorted(instance[order], np.arange(count), side="right")
-    middle = np.minimum((low + np.maximum(high, low + 1) - 1) // 2, max(len(order) - 1, 0))
-    return np.asarray(value[order[middle]], np.int64) if len(order) else np.zeros(count, np.int64)
+    high = np.maximum(np.searchsorted(instance[order], np.arange(count), side="right"), low + 1)
+    a, b = (value[order[np.minimum(middle, len(order) - 1)]] for middle in ((low + high - 1) // 2, (low + high) // 2))
+    return np.asarray(a + (b - a) // 2, np.int64)
 
 
-def _error(rest: object) -> int:
-    """Half of what most ends differ by, shrunk by their number; a drift over the recording counts in full."""
-    late = np.asarray(rest, np.float64)
-    n = len(late)
-    spread = 1.4826 * float(np.median(np.abs(late)))
+def _line(time: Int64, late: Int64) -> tuple[int, float, int]:
+    """By how much a rank is late at time 0, how much more it gets for every ns, and how far the former may be off.
+
+    The slope lies between the medians of the first and the last third in time, and is 0 where the spread explains it. Of few
+    collectives the error is the largest difference; else half of what most differ by, shrunk by their number.
+    """
+    order = np.argsort(time, kind="stable")
+    at, by = time[order].astype(np.float64), late[order].astype(np.float64)
+    n, slope = len(by), 0.0
+    third = n // 3
+    if n >= FEWEST_FOR_DRIFT:
+        ends = (slice(None, third), slice(-third, None))
+        (t0, t1), (y0, y1) = ([float(np.median(column[part])) for part in ends] for column in (at, by))
+        slope = (y1 - y0) / (t1 - t0) if t1 > t0 else 0.0
+        rest = by - slope * at
+        spread = 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
+        if abs(y1 - y0) <= max(DRIFT_NS, SPREADS * 1.2533 * spread * np.sqrt(2 / third)):
+            slope = 0.0
+    rest = by - slope * at
+    middle = float(np.median(rest))
+    spread = 1.4826 * float(np.median(np.abs(rest - middle)))
     if n < 3:
-        return int(np.ceil(max(spread, float(np.abs(late).max()))))
-    third = max(n // 3, 1)
-    drift = abs(float(np.median(late[:third])) - float(np.median(late[-third:]))) / 2
-    return int(np.ceil(max(spread / np.sqrt(n), drift, 1.0)))
+        return round(middle), slope, int(np.ceil(max(spread, float(np.abs(rest - middle).max()))))
+    return round(middle), slope, int(np.ceil(max(spread / np.sqrt(n), 1.0)))

@@ -114,11 +114,12 @@ def find_run(summaries: Sequence[RankSummary]) -> Run | None:
     if len(numbered.summaries) < 2:
         return None
     matched = match(numbered.summaries)
-    alignment = _align(numbered.summaries, matched)
+    alignment = align_ranks(numbered.summaries, matched)
     return _Comparison(numbered, matched, alignment).run()
 
 
-def _align(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:
+def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:
+    """One clock for all ranks, from the ends of what was matched."""
     symmetric = np.array([kind in SYMMETRIC for _, kind, _ in matched.keys], np.bool_)
     if not symmetric[matched.key].any():  # exchanges between two end together as well, only less sharply
         symmetric[:] = True
@@ -129,6 +130,11 @@ def _align(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:
         np.array([s.clock_ns is not None for s in summaries], np.bool_),
         np.array([files[s.local] for s in summaries], np.int64),
     )  # fmt: skip
+
+
+def clocks_of(summaries: Sequence[RankSummary]) -> Int64:
+    """[r] what the recordings themselves say that their times count from; 0 where they do not."""
+    return np.array([s.clock_ns or 0 for s in summaries], np.int64)
 
 
 class _Comparison:
@@ -147,11 +153,10 @@ class _Comparison:
             start_ns=matched.start_ns[at], end_ns=matched.end_ns[at], key=matched.key[at], number=matched.number[at],
         )  # fmt: skip
         m = self.matched
-        offset = alignment.offset_ns[m.rank]
-        clocks = np.array([(s.clock_ns or 0) for s in self.summaries], np.int64) + alignment.offset_ns
-        windows = np.array([s.start_ns for s in self.summaries], np.int64) + clocks
-        self.origin = int(windows[alignment.possible].min())
-        self.shift = clocks - self.origin  # from a recording's clock to the run's
+        ranks = np.arange(len(self.summaries))
+        spans = np.array([(s.start_ns, s.end_ns) for s in self.summaries], np.int64).T + clocks_of(self.summaries)
+        self.origin = int(alignment.aligned(ranks, spans[0])[alignment.possible].min())
+        self.windows = [alignment.aligned(ranks, side) - self.origin for side in spans]
         first = m.first
         inside = m.column(self.summaries, "inside").astype(np.bool_)
         begins = m.column(self.summaries, "first").astype(np.bool_)
@@ -160,7 +165,8 @@ class _Comparison:
         self.inside: Bool = all_inside
         phases = m.column(self.summaries, "phases_ns").reshape(-1, len(PHASES))
         self.arrivals = Arrivals(
-            m.rank, m.instance, m.start_ns + offset - self.origin, m.end_ns + offset - self.origin, phases,
+            m.rank, m.instance, alignment.aligned(m.rank, m.start_ns) - self.origin,
+            alignment.aligned(m.rank, m.end_ns) - self.origin, phases,
             m.column(self.summaries, "step"), all_inside & ~self.opens, first,
         )  # fmt: skip
         self.late: Late = late_ones(self.arrivals)
@@ -230,8 +236,8 @@ class _Comparison:
             process=summary.process,
             device=summary.device,
             name=summary.name,
-            start_ns=summary.start_ns + int(self.shift[r]),
-            end_ns=summary.end_ns + int(self.shift[r]),
+            start_ns=int(self.windows[0][r]),
+            end_ns=int(self.windows[1][r]),
             wall_ns=summary.end_ns - summary.start_ns,
             step_ns=summary.step_ns,
             compute_ns=summary.phases_ns[PHASES.index("compute")],
@@ -382,6 +388,16 @@ class _Comparison:
             told.append(
                 ("rank-clocks", len(clocked), f"the clocks of {len(clocked)} ranks were corrected by the ends of their "
                  f"collectives, rank {names[most]} by {by:+,.3f} ms (error {error:,.1f} µs)")
+            )  # fmt: skip
+        drifting = np.flatnonzero(alignment.drift)
+        if len(drifting):
+            apart = [
+                alignment.drift[r] * (self.summaries[r].end_ns - self.summaries[r].start_ns) / 1e3 for r in drifting
+            ]
+            most = int(np.argmax(np.abs(apart)))
+            told.append(
+                ("rank-drift", len(drifting), f"the clocks of {len(drifting)} ranks run at another speed, that of rank "
+                 f"{names[drifting[most]]} by {apart[most]:+,.1f} µs over its window; corrected by the ends of their collectives")
             )  # fmt: skip
         if not len(self.arrivals.first):
             told.append(

@@ -21,7 +21,7 @@ from analyzer.device_timeline import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY,
 from analyzer.fixes import FIXES, operations_of
 from analyzer.graph import Graph
 from analyzer.matching import match
-from analyzer.ranks import Numbered, number
+from analyzer.ranks import Numbered, align_ranks, number
 from analyzer.replay import TRUSTED, Replay, moved
 from analyzer.run import PHASES, Overlap, RankSummary, Run, Straggler
 from analyzer.study import Study
@@ -83,8 +83,8 @@ def join(run: Run, summaries: Sequence[RankSummary], studies: Sequence[Study]) -
         here = matched.rank == r
         operation.append(np.searchsorted(graph.row, timeline.row[at[matched.at[here]]]))
         meeting.append(matched.instance[here])
-    offset = np.array(shift, np.int64) - np.array([s.clock_ns or 0 for s in numbered.summaries], np.int64)
-    start, end = matched.start_ns + offset[matched.rank], matched.end_ns + offset[matched.rank]
+    alignment = align_ranks(numbered.summaries, matched)
+    start, end = (alignment.aligned(matched.rank, ns) for ns in (matched.start_ns, matched.end_ns))
     first = matched.first
     members = np.diff(np.concatenate([first, [len(start)]]))
     ends = np.array([int(np.median(end[a : a + n])) for a, n in zip(first.tolist(), members.tolist(), strict=True)])

@@ -10,6 +10,7 @@ import pickle
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -539,6 +540,35 @@ def test_offsets_are_robust_to_wild_ends() -> None:
     found = align(rank, instance, np.concatenate([ends, late]), np.array([True, True]), np.array([0, 1]))
     assert abs(int(found.offset_ns[1] - found.offset_ns[0]) + 5_000_000) < 500
     assert 0 < found.error_ns[1] < 1_000
+
+
+def test_clocks_of_different_speed_are_straightened() -> None:
+    """One clock gains 50 µs a second: 1,000 ends, 1 ms apart, whose instances are not in the order of time."""
+    ends = 10**18 + 1_000_000 * np.random.default_rng(1).permutation(1000)
+    fast = ends + 2_000_000 + (ends - 10**18) // 20_000
+    rank, instance = np.repeat([0, 1], 1000), np.tile(np.arange(1000), 2)
+    both = np.concatenate([ends, fast])
+    found = align(rank, instance, both, np.array([True, True]), np.array([0, 1]))
+    assert np.abs(np.subtract(*found.aligned(rank, both).reshape(2, -1))).max() <= 2
+    assert found.drift[0] == 0 and found.drift[1] == pytest.approx(-5e-5, rel=1e-3)
+    few = instance < 8  # of so few it cannot be told from chance
+    assert not align(rank[few], instance[few], both[few], np.array([True, True]), np.array([0, 1])).drift.any()
+
+
+def test_a_clock_that_runs_faster_makes_no_straggler(tmp_path: Path) -> None:
+    """By 400 ppm, which is 77 µs over the recording: nobody waits for anybody."""
+    folder = write(training(ranks=2, steps=100), tmp_path / "run")
+    exact = run_of(folder)
+    plain = json.loads((folder / "rank1.json").read_text(encoding="utf-8"), parse_float=Decimal)
+    for e in plain["traceEvents"]:
+        if "ts" in e:
+            since = Decimal(e["ts"]) - Decimal("2345678901.234")
+            e["ts"] = float(round(Decimal(e["ts"]) + since * Decimal("0.0004"), 3))
+    (folder / "rank1.json").write_text(json.dumps(plain, default=float), encoding="utf-8")
+    advice = looked(folder)
+    assert advice.ranks is not None and advice.ranks.stragglers == exact.stragglers == ()
+    assert advice.ranks.waiting_ns == pytest.approx(exact.waiting_ns, abs=200_000)
+    assert "rank-drift" in codes(advice)
 
 
 @pytest.mark.parametrize(
