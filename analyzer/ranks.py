@@ -168,6 +168,7 @@ class _Comparison:
             m.rank, m.instance, alignment.aligned(m.rank, m.start_ns) - self.origin,
             alignment.aligned(m.rank, m.end_ns) - self.origin, phases,
             m.column(self.summaries, "step"), all_inside & ~self.opens, first,
+            np.array([kind in SYMMETRIC for _, kind, _ in m.keys], np.bool_)[m.key[first]],
         )  # fmt: skip
         self.late: Late = late_ones(self.arrivals)
         self.exposed = m.column(self.summaries, "exposed_ns")

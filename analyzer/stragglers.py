@@ -42,6 +42,8 @@ class Arrivals:
     """[i] in the window, and not the first of its group."""
     first: Int64
     """[i] where each instance begins."""
+    together: Bool
+    """[i] of a kind that nobody leaves before all have come; a broadcast is none."""
 
     @property
     def members(self) -> Int64:
@@ -63,10 +65,20 @@ class Arrivals:
         return np.minimum.reduceat(self.end_ns - self.start_ns, self.first) if len(self.first) else self.first
 
     @property
+    def awaited_ns(self) -> Int64:
+        """[n] the arrival that it stayed for: the last one, of those before its end where some leave before others come."""
+        awaited = self.last_ns[self.instance]
+        for i in np.flatnonzero(~self.together).tolist():
+            mine = slice(int(self.first[i]), int(self.first[i] + self.members[i]))
+            start = np.sort(self.start_ns[mine])
+            awaited[mine] = start[np.maximum(np.searchsorted(start, self.end_ns[mine]) - 1, 0)]
+        return awaited
+
+    @property
     def wait_ns(self) -> Int64:
-        """[n] from the own arrival to the last one, never longer than the collective."""
-        waited = np.minimum(self.last_ns[self.instance] - self.start_ns, self.end_ns - self.start_ns)
-        return np.asarray(waited, np.int64)
+        """[n] from the own arrival to the last one that it stayed for, never longer than the collective."""
+        waited = np.minimum(self.awaited_ns - self.start_ns, self.end_ns - self.start_ns)
+        return np.asarray(np.maximum(waited, 0), np.int64)
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,12 @@ def late_ones(arrivals: Arrivals) -> Late:
     behind = np.zeros(len(arrivals.rank), np.int64)
     for i, (low, count) in enumerate(zip(arrivals.first.tolist(), arrivals.members.tolist(), strict=True)):
         mine = order[low : low + count]
+        if not arrivals.together[i]:
+            mine = mine[: _awaited(arrivals.start_ns[mine], arrivals.end_ns[mine])]
+            count = len(mine)
+        if count < 2:
+            ranks.append(())
+            continue
         start = arrivals.start_ns[mine]
         half = count - count // 2  # the earlier half, its middle included, is never late
         gaps = np.diff(start)[half - 1 :]
@@ -95,6 +113,14 @@ def late_ones(arrivals: Arrivals) -> Late:
         ranks.append(tuple(sorted(arrivals.rank[mine[at:]].tolist())) if cost[i] > 0 else ())
         behind[mine] = np.maximum(start - _median_of_others(start), 0)
     return Late(tuple(ranks), cost, behind)
+
+
+def _awaited(sorted_start: Int64, end: Int64) -> int:
+    """How many came before all others had left: nobody waited for the rest."""
+    count = len(sorted_start)
+    while count > 1 and sorted_start[count - 1] >= end[: count - 1].max():
+        count -= 1
+    return count
 
 
 def _median_of_others(sorted_start: Int64) -> Int64:

@@ -10,6 +10,7 @@ import pickle
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from socket import socket
@@ -148,7 +149,7 @@ def arrivals(start: np.ndarray[Any, np.dtype[np.int64]]) -> Arrivals:
     rank, instance = np.tile(np.arange(ranks), count), np.repeat(np.arange(count), ranks)
     return Arrivals(
         rank, instance, start.ravel() * 1000, end * 1000, np.zeros((count * ranks, len(PHASES)), np.int64),
-        instance, np.ones(count, np.bool_), np.arange(count) * ranks,
+        instance, np.ones(count, np.bool_), np.arange(count) * ranks, np.ones(count, np.bool_),
     )  # fmt: skip
 
 
@@ -167,6 +168,20 @@ def test_ranks_that_take_turns_are_no_stragglers() -> None:
     assert late_in(always) == [((1,), 10 * 10 + 9 * 210)]
     seldom = np.where(np.arange(19)[:, None] == 7, [[0, 900]], turns // 5)  # once 900 µs, beside turns of 20 µs
     assert late_in(seldom) == [((1,), 900 + 8 * 20)]
+
+
+def test_nobody_waits_for_who_comes_to_a_broadcast_after_the_others_left() -> None:
+    """Rank 0 sends: 1 waits for it from 0 to 300 µs, and both have left before 2 comes at 900 µs."""
+    start, end = np.array([300, 0, 900]), np.array([400, 400, 1000])
+    a = Arrivals(
+        np.arange(3), np.zeros(3, np.int64), start, end, np.zeros((3, len(PHASES)), np.int64), np.zeros(3, np.int64),
+        np.array([True]), np.array([0]), np.array([False]),
+    )  # fmt: skip
+    assert a.wait_ns.tolist() == [0, 300, 0]
+    late = late_ones(a)
+    assert late.ranks == ((0,),) and late.cost_ns.tolist() == [300] and late.behind_ns.tolist() == [300, 0, 0]
+    # No rank leaves an all-reduce before the last one has come, whatever clocks say.
+    assert replace(a, together=np.array([True])).wait_ns.tolist() == [100, 400, 0]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
