@@ -211,14 +211,22 @@ def _kernels(before: Sequence[Lane], after: Lane) -> tuple[Change, ...]:
 
 
 def count_changes(before: Sequence[Lane], after: Lane) -> tuple[CountChange, ...]:
-    """Counts per step that differ; one grew when it is above that of every run before."""
+    """Counts per step that differ; one grew when it is above that of every run before.
+
+    What happens every so many steps comes once more or less in a window of other length: that is no growth.
+    """
     found = []
     for name, now in after.counts.items():
-        usual = [Fraction(lane.counts[name], lane.units) for lane in before if name in lane.counts]
+        runs = [(lane.counts[name], lane.units) for lane in before if name in lane.counts]
+        usual = [Fraction(count, units) for count, units in runs]
         here = Fraction(now, after.units)
         if usual and here not in usual:
             nearest = max(usual) if here > max(usual) else min(usual)
-            found.append(CountChange(name, float(nearest), float(here), here > max(usual)))
+            grew = here > max(usual) and not any(
+                units != after.units and Fraction(now - 1, after.units) < Fraction(count + 1, units)
+                for count, units in runs
+            )
+            found.append(CountChange(name, float(nearest), float(here), grew))
     return tuple(found)
 
 

@@ -19,7 +19,7 @@ from analyzer.ingest import read
 from analyzer.kept_run import Run, run_of
 from analyzer.noise import shift, spread_of_runs
 from analyzer.study import Request
-from analyzer.summary import KernelTime
+from analyzer.summary import KernelTime, Launches
 from tests.advices import MS, advice, device, host
 from tests.build import annotation, call, kernel, step, written
 from traces.simulate import simulate
@@ -198,6 +198,22 @@ def test_fewer_operations_at_the_same_speed_are_shown_and_no_improvement() -> No
     found = compare([run(syncs=10)], run(slower(1.001)))
     assert found.verdict == SAME
     assert [(c.name, c.before, c.after, c.grew) for c in found.lanes[0].counts] == [("syncs", 1, 0, False)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(9, 11), (11, 9), (13, 10), (9, 15), (10, 12)])
+def test_what_comes_every_five_steps_grows_in_no_window_of_other_length(before: int, after: int) -> None:
+    """2 in 10 steps, 3 in 12: a window may hold one more of them; what comes twice as often is more work."""
+
+    def made(count: int, syncs: int, by: float = 1) -> Run:
+        launches = Launches(2 * count, 2 * count, 0, 0, 0, 0, (2_000, 9_000))
+        own = {"syncs": syncs, "blocking_copies": 0, "copies": (), "launches": launches}
+        return run(slower(by, (STEADY * 3)[: count - 1]), **own)
+
+    usual = made(before, -(-before // 5))
+    assert compare([usual], made(after, -(-after // 5), 1.001)).verdict == SAME
+    found = compare([usual], made(after, -(-after // 2), 1.001))
+    assert found.verdict == REGRESSED and "more work a step: syncs" in found.reason
+    assert compare([usual], made(after, after, 1.001)).verdict == REGRESSED
 
 
 def test_a_count_within_those_of_the_runs_before_has_not_grown() -> None:
