@@ -37,6 +37,8 @@ class TraceInfo:
     """What to add to times to get nanoseconds since the Unix epoch."""
     options: tuple[str, ...] = ()
     """What the profiler recorded besides events, at a cost to the host: `with_stack`, `record_shapes` …"""
+    world: int | None = None
+    """Ranks of the job, as the recording says."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
 from analyzer.attribution import Item
 from analyzer.device_timeline import Timeline
-from analyzer.digest import budget, summarise
+from analyzer.digest import budget, summarise, world
 from analyzer.engine import distrust, find_rules, judge, unfit
 from analyzer.errors import BadUsage, NothingToAnalyse
 from analyzer.fixes import FIXES, Fix
@@ -243,7 +243,7 @@ def trace_info(trace: Trace) -> TraceInfo:
     operations = trace.operations
     return TraceInfo(
         trace.name, trace.format, trace.rank, len(operations), int((trace.kind[operations] == Kind.KERNEL).sum()),
-        len(trace), trace.producer, trace.base_ns, profiler_options(trace),
+        len(trace), trace.producer, trace.base_ns, profiler_options(trace), world(trace),
     )  # fmt: skip
 
 

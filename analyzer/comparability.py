@@ -52,6 +52,8 @@ def same_conditions(before: Run, after: Run) -> str | None:
     for ours, theirs in pairs:
         if ours.name != theirs.name and ours.name and theirs.name:
             return f"other GPU: {ours.name} before, {theirs.name} after"
+    if before.world and after.world and before.world != after.world:
+        return f"other job: {before.world} ranks before, {after.world} after"
     if ("cold" in before.health) != ("cold" in after.health):
         cold, warm = ("before", "after") if "cold" in before.health else ("after", "before")
         return f"cold against warm: {cold} is a cold start, {warm} is not"

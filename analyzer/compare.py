@@ -134,6 +134,8 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
         notes.append("a recording that was given several times counts once")
     if len(runs) == 1 and not forbidden:
         notes.append("single run before: how much runs differ is not known, only how much steps do")
+    if runs[-1].producers and after.producers and runs[-1].producers != after.producers:
+        notes.append(f"recorded by {', '.join(runs[-1].producers)} before, {', '.join(after.producers)} after")
     if "cold" in after.health and not forbidden:
         notes.append("both sides are cold starts: this says nothing of the steady state")
     if forbidden:

@@ -66,6 +66,10 @@ class Run:
     """Profiler options that cost host time."""
     health: dict[str, str] = field(default_factory=dict)
     """Codes that forbid or qualify comparisons, with their messages."""
+    world: int | None = None
+    """Ranks of the job, recorded or not; None where no recording says."""
+    producers: tuple[str, ...] = ()
+    """Profilers and their versions."""
 
     @property
     def hardware(self) -> str:
@@ -82,7 +86,7 @@ class Run:
             lane["kernels"] = {name: list(pair) for name, pair in longest}
             for key in ("periods_ns", "gpu_ns", "identity"):
                 lane[key] = list(lane[key])
-        plain["options"] = list(self.options)
+        plain["options"], plain["producers"] = list(self.options), list(self.producers)
         plain["lanes"] = list(plain["lanes"])
         return plain
 
@@ -106,7 +110,10 @@ class Run:
                 )
                 for lane in plain["lanes"]
             )
-            return cls(plain["name"], lanes, tuple(plain["options"]), dict(plain["health"]))
+            return cls(
+                plain["name"], lanes, tuple(plain["options"]), dict(plain["health"]), plain.get("world"),
+                tuple(plain.get("producers", ())),
+            )  # fmt: skip
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadUsage(f"{source}: not a run of a baseline ({type(error).__name__}: {error})") from None
 
@@ -127,9 +134,11 @@ def run_of(advice: Mapping[str, Any], source: str = "") -> Run:
         options = sorted({option for trace in traces for option in trace.get("options", ())})
         health = {note["code"]: note["message"] for note in advice["health"] if note["code"] in KEPT_CODES}
         name = ", ".join(trace["name"] for trace in traces)
+        world = max((trace.get("world") or 0 for trace in traces), default=0) or None
+        producers = tuple(sorted({trace["producer"] for trace in traces}))
     except (AttributeError, KeyError, TypeError) as error:
         raise BadUsage(f"{source}: not an advice in JSON ({type(error).__name__}: {error})") from None
-    return Run(name, tuple(lanes), tuple(options), health)
+    return Run(name, tuple(lanes), tuple(options), health, world, producers)
 
 
 def _lanes(devices: Sequence[Mapping[str, Any]]) -> list[Lane]:

@@ -59,6 +59,11 @@ def run(periods: Sequence[float] = STEADY, *, loader: float = 1, options: tuple[
     return run_of(dataclasses.replace(value, traces=traces).to_json())
 
 
+def of_job(world: int) -> Run:
+    """Rank 0 of a job of so many ranks."""
+    return dataclasses.replace(run(slower(1 + world / 1000)), world=world)
+
+
 def health(of: Run, code: str) -> Run:
     return dataclasses.replace(of, health={code: "what it says; more"})
 
@@ -206,7 +211,7 @@ def test_what_comes_every_five_steps_grows_in_no_window_of_other_length(before: 
 
     def made(count: int, syncs: int, by: float = 1) -> Run:
         launches = Launches(2 * count, 2 * count, 0, 0, 0, 0, (2_000, 9_000))
-        own = {"syncs": syncs, "blocking_copies": 0, "copies": (), "launches": launches}
+        own: dict[str, Any] = {"syncs": syncs, "blocking_copies": 0, "copies": (), "launches": launches}
         return run(slower(by, (STEADY * 3)[: count - 1]), **own)
 
     usual = made(before, -(-before // 5))
@@ -245,6 +250,7 @@ def test_kernels_change_in_time_and_calls_per_step() -> None:
     ("before", "after", "reason"),
     [
         (run(), run(name="NVIDIA A100"), "other GPU: NVIDIA H100 before, NVIDIA A100 after"),
+        (of_job(8), of_job(16), "other job: 8 ranks before, 16 after"),
         (run(), run(window="gpu"), "other window: steps before, gpu after"),
         (health(run(), "cold"), run(slower(1.1)), "cold against warm: before is a cold start"),
         (run(), health(run(slower(1.1)), "cold"), "cold against warm: after is a cold start"),
@@ -263,6 +269,26 @@ def test_what_cannot_be_compared(before: Run, after: Run, reason: str) -> None:
     found = compare([before], after)
     assert (found.verdict, found.exit_code) == (NOT_COMPARABLE, 2)
     assert reason in found.reason
+
+
+def test_other_versions_compare_with_a_note(tmp_path: Path) -> None:
+    """What was upgraded is what is compared, or it is not: whoever reads the verdict has to know."""
+    paths = []
+    for name, version in (("before", 12040), ("after", 12080)):
+        events = [e for i in range(6) for e in a_step(i, i * 1000 + (name == "after"))]
+        info = {"distributedInfo": {"rank": 0, "world_size": 8}, "cuda_runtime_version": version}
+        paths.append(written(tmp_path / f"{name}.json", *events, **info))
+    before, after = (load_runs(path, Request())[0] for path in paths)
+    assert (before.world, before.producers) == (8, ("torch.profiler (CUDA 12040)",))
+    assert Run.from_json(json.loads(json.dumps(before.to_json())), "") == before
+    told = "recorded by torch.profiler (CUDA 12040) before, torch.profiler (CUDA 12080) after"
+    assert told in compare([before], after).notes
+    assert not any("recorded by" in note for note in compare([before], dataclasses.replace(before, name="x")).notes)
+
+
+def a_step(number: int, at: int) -> list[dict[str, Any]]:
+    """A marked step of 1 ms with one kernel."""
+    return [step(number, at, at + 1000), call(at + 5, at + 10, number + 1), kernel(at + 20, at + 900, number + 1)]
 
 
 def test_two_cold_starts_compare_with_a_note() -> None:
