@@ -129,6 +129,8 @@ class DeviceAdvice:
     """Whose peaks modelled numbers rest on, or that they are not known; empty where the device's name alone tells."""
     health: tuple[Note, ...] = ()
     """What makes this device's numbers doubtful; `Advice.health` has the notes of all devices and of the files."""
+    flops: float | None = None
+    """Of the window's kernels, as far as recorded shapes tell; None where they do not."""
 
     @property
     def wall_ns(self) -> int:

@@ -39,7 +39,7 @@ from analyzer.summary import (
     operators,
     sync_calls,
 )
-from analyzer.trace import Int64, Kind, Note, Trace
+from analyzer.trace import NONE, Int64, Kind, Note, Trace
 from analyzer.verdict import verdict
 from analyzer.window import Step, marker_rows, parse_span, period_ns
 
@@ -310,6 +310,7 @@ def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
         critical_path=tuple(path.by_cause.items()),
         peaks=_peaks(study),
         health=tuple(health),
+        flops=_flops(study),
     )
 
 
@@ -332,6 +333,16 @@ def split_kernels(study: Study, items: Sequence[Item]) -> list[Item]:
     parts = study.inkernel.split(study.window.start_ns, study.window.end_ns)
     inside = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in parts]
     return sorted([*(item for item in items if item.when != "compute"), *inside], key=lambda item: -item.ns)
+
+
+def _flops(study: Study) -> float | None:
+    """What the window's kernels compute, as far as recorded shapes tell."""
+    costs = study.inkernel.costs
+    known = study.operations[costs.kind[study.operations] != NONE]
+    if not len(known):
+        return None
+    each = np.array([kind.flops for kind in costs.kinds])
+    return float((each[costs.kind[known]] * costs.share[known]).sum())
 
 
 def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvice:

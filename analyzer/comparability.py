@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from analyzer.kept_run import HOST, Lane, Run
 
 OTHER_WORK = 1.5  # matrix kernels a step on one side above this many times the other's: another model or batch
+OTHER_SHAPES = 1.05  # likewise their FLOPs, from which on it is said: a fix may compute less, so may a smaller batch
 PARTIAL = {
     "partial": "is incomplete",
     "cut": "was cut",
@@ -71,6 +72,21 @@ def other_options(before: Run, after: Run) -> str | None:
         return None
     words = [f"{option} {'before' if option in before.options else 'after'} only" for option in differ]
     return f"other profiler options ({', '.join(words)}): host times do not compare, kernel times do"
+
+
+def other_shapes(before: Run, after: Run) -> str | None:
+    """That a step computes more or less than it did, as far as recorded shapes tell; None where it does not."""
+    theirs = {lane.key: lane for lane in after.lanes}
+    for ours in before.lanes:
+        other = theirs[ours.key]
+        if ours.flops and other.flops:
+            here, there = ours.flops / ours.units, other.flops / other.units
+            if max(here, there) > OTHER_SHAPES * min(here, there):
+                return (
+                    f"a step computes {here / 1e9:,.4g} GFLOP before, {there / 1e9:,.4g} after ({ours.key}): "
+                    "other shapes, such as another batch?"
+                )
+    return None
 
 
 def _on_gpu(run: Run) -> bool:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from analyzer.classes import dataclass
-from analyzer.comparability import distinct, other_options, same_conditions, same_devices, same_recording
+from analyzer.comparability import distinct, other_options, other_shapes, same_conditions, same_devices, same_recording
 from analyzer.kept_run import Lane, Run, middle
 from analyzer.noise import Shift, shift, spread_of_runs
 from analyzer.units import percent
@@ -136,6 +136,8 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
         notes.append("single run before: how much runs differ is not known, only how much steps do")
     if runs[-1].producers and after.producers and runs[-1].producers != after.producers:
         notes.append(f"recorded by {', '.join(runs[-1].producers)} before, {', '.join(after.producers)} after")
+    if shapes := other_shapes(runs[-1], after):
+        notes.append(shapes)
     if "cold" in after.health and not forbidden:
         notes.append("both sides are cold starts: this says nothing of the steady state")
     if forbidden:

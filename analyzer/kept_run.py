@@ -48,6 +48,8 @@ class Lane:
     """Matrix products, convolutions and attention; None where whole graphs hide them."""
     identity: tuple[int, ...] = ()
     """Times of the recording's clock that no other recording shares."""
+    flops: float | None = None
+    """Of the window's kernels, as far as recorded shapes tell; None where they do not."""
 
     @property
     def units(self) -> int:
@@ -183,6 +185,7 @@ def _lane(device: Mapping[str, Any], key: str) -> Lane:
         counts=counts(device),
         matrix_kernels=None if whole_graphs else matrix,
         identity=(device["start_ns"], device["end_ns"], device["busy_ns"], device["operations"]),
+        flops=device.get("flops"),
     )
 
 

@@ -21,10 +21,11 @@ from analyzer.noise import shift, spread_of_runs
 from analyzer.study import Request
 from analyzer.summary import KernelTime, Launches
 from tests.advices import MS, advice, device, host
-from tests.build import annotation, call, kernel, step, written
+from tests.build import annotation, call, kernel, op, step, written
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
 
+GEMM = "ampere_sgemm_128x64_tn"
 STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.04, 9.96)
 
 
@@ -286,9 +287,26 @@ def test_other_versions_compare_with_a_note(tmp_path: Path) -> None:
     assert not any("recorded by" in note for note in compare([before], dataclasses.replace(before, name="x")).notes)
 
 
+def test_a_smaller_batch_is_doubted(tmp_path: Path) -> None:
+    """A product of [b, 1024] and [1024, 1024] takes 2 b 1024² FLOPs: 0.0671 G for 32 rows, half of it for 16."""
+
+    def batch(rows: int, at: int) -> Run:
+        events = []
+        for i in range(6):
+            shapes = {"Input Dims": [[rows, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+            product = op("aten::mm", i * 1000 + at, i * 1000 + at + 15, **shapes)
+            events += [*a_step(i, i * 1000 + at), product]
+        return load_runs(written(tmp_path / f"{rows}-{at}.json", *events), Request())[0]
+
+    found = compare([batch(32, 0)], batch(16, 1))
+    told = "a step computes 0.06711 GFLOP before, 0.03355 after (device 0): other shapes, such as another batch?"
+    assert told in found.notes
+    assert not any("GFLOP" in note for note in compare([batch(32, 0)], batch(32, 2)).notes)
+
+
 def a_step(number: int, at: int) -> list[dict[str, Any]]:
     """A marked step of 1 ms with one kernel."""
-    return [step(number, at, at + 1000), call(at + 5, at + 10, number + 1), kernel(at + 20, at + 900, number + 1)]
+    return [step(number, at, at + 1000), call(at + 5, at + 10, number + 1), kernel(at + 20, at + 900, number + 1, GEMM)]
 
 
 def test_two_cold_starts_compare_with_a_note() -> None:
