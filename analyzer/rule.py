@@ -230,7 +230,7 @@ def _needs_hardware(study: Study) -> str | None:
 
 
 def _needs_ranks(study: Study) -> str | None:
-    return None if len(study.peers) > 1 else "needs the traces of several ranks"
+    return None if len(study.peers) > 1 or study.run else "needs the traces of several ranks"
 
 
 def _needs_memory(study: Study) -> str | None:

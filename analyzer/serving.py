@@ -129,7 +129,9 @@ def price_per_million(price: float | None, tokens_per_s: float | None) -> float 
 
 def _devices(study: Study, decode: Decoding) -> int:
     """Devices that make the same tokens together."""
-    return max(len(study.peers), 1) if decode.communicates else 1
+    if not decode.communicates:
+        return 1
+    return max(len(study.peers), len(study.run.rows) if study.run else 1)
 
 
 def _price(study: Study, decode: Decoding) -> float | None:

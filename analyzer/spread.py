@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
@@ -25,7 +25,7 @@ from analyzer.ingest import read
 from analyzer.ingest.chrome import WORTH_LOADING
 from analyzer.machine_code import load_from_now
 from analyzer.places import bytes_of, find_places, local, name_of, once, shown
-from analyzer.run import RankSummary, Run
+from analyzer.run import PHASES, RankSummary, Run
 from analyzer.study import Request, Study, studies
 from analyzer.trace import Trace
 
@@ -35,6 +35,7 @@ DETAILED = 16  # recordings up to which every one is shown in full
 CHOSEN = 4  # of more than that only so many: who is late, who is slow, and a usual one
 SMALL_BYTES = 64 << 20  # of all recordings together, unpacked: starting processes takes longer than reading them
 PACKED = 12  # a compressed trace is about so many times smaller
+COMMUNICATING = 0.01  # of the wall: with less of it no rule asks what other ranks did
 FAN_IN = 16
 ATTEMPTS = 3  # a recording whose worker dies is tried so many times
 
@@ -43,9 +44,10 @@ ATTEMPTS = 3  # a recording whose worker dies is tried so many times
 class Part:
     """What is known of some recordings."""
 
-    infos: tuple[TraceInfo, ...] = ()
+    infos: tuple[tuple[str, TraceInfo], ...] = ()
+    """With the place of each, since several may have one name; likewise `advices`."""
     summaries: tuple[RankSummary, ...] = ()
-    advices: tuple[Advice, ...] = ()
+    advices: tuple[tuple[str, Advice], ...] = ()
     places: tuple[str, ...] = ()
     """Where each summary comes from."""
     errors: tuple[str, ...] = ()
@@ -82,10 +84,10 @@ def look(place: str, job: Job, tell: Tell | None = None) -> Part:
             summaries: tuple[RankSummary, ...] = ()
             if job.summary and not (job.single and len(found) == 1):
                 summaries = tuple(summarise(study, job.most, place) for study in found)
-            advices: tuple[Advice, ...] = ()
+            advices: tuple[tuple[str, Advice], ...] = ()
             if job.detail:
-                advices = (examine([trace], job.request, run=job.run, studied=[(found, notes)])[0],)
-            return Part((trace_info(trace),), summaries, advices, (place,) * len(summaries))
+                advices = ((place, examine([trace], job.request, run=job.run, studied=[(found, notes)])[0]),)
+            return Part(((place, trace_info(trace)),), summaries, advices, (place,) * len(summaries))
     except NothingToAnalyse as error:
         return Part(empty=(str(error),))
     except AdviseError as error:
@@ -204,24 +206,30 @@ def advise_places(
 
         tell("comparing ranks", None)
         run = find_run(summaries)
-    advices = sorted(part.advices, key=lambda advice: _given(advice.traces[0], places))
+    advices = dict(part.advices)
     chosen = list(places)
-    if not detail:
-        chosen = _choose(run, part)
+    if detail:
+        again = _communicating(run, part, summaries)
+        if again and not interrupted:  # what rules say of these hangs on the other ranks
+            known, interrupted = _detailed(again, request, run, workers, scheduler, tell)
+            advices |= known
+    else:
+        chosen = _choose(run, part, summaries)
         if interrupted:  # one of them, so that there is something to show
             chosen, workers = chosen[:1], 1
         advices, stopped = _detailed(chosen, request, run, workers, scheduler, tell)
         interrupted = interrupted or stopped
     errors = sorted([*part.errors, *part.empty], key=lambda message: _about(message, places))
-    return combined(_sorted_infos(part, places), advices, run, errors), chosen, interrupted
+    in_order = [advices[place] for place in places if place in advices]
+    return combined([info for _, info in _by_place(part.infos, places)], in_order, run, errors), chosen, interrupted
 
 
 def _detailed(
     chosen: Sequence[str], request: Request, run: Run | None, workers: int, scheduler: str | None, tell: Tell
-) -> tuple[list[Advice], bool]:
+) -> tuple[dict[str, Advice], bool]:
     job = Job(request, summary=False, detail=True, run=run)
     part, interrupted = spread(chosen, job, min(workers, len(chosen)), scheduler, tell)
-    return list(part.advices), interrupted
+    return dict(part.advices), interrupted
 
 
 def _in_order(part: Part, places: Sequence[str]) -> list[RankSummary]:
@@ -231,14 +239,20 @@ def _in_order(part: Part, places: Sequence[str]) -> list[RankSummary]:
     return [part.summaries[i] for _, i in pairs]
 
 
-def _sorted_infos(part: Part, places: Sequence[str]) -> list[TraceInfo]:
-    order = {name_of(place): i for i, place in reversed(list(enumerate(places)))}
-    return sorted(part.infos, key=lambda info: order.get(info.name, len(order)))
+def _by_place(pairs: Iterable[tuple[str, Any]], places: Sequence[str]) -> list[tuple[str, Any]]:
+    """What belongs to recordings in the order in which these were given."""
+    order = {place: i for i, place in enumerate(places)}
+    return sorted(pairs, key=lambda pair: order[pair[0]])
 
 
-def _given(info: TraceInfo, places: Sequence[str]) -> int:
-    """Where in the order a recording was given."""
-    return next((i for i, place in enumerate(places) if name_of(place) == info.name), len(places))
+def _communicating(run: Run | None, part: Part, summaries: Sequence[RankSummary]) -> list[str]:
+    """The recordings of ranks that spend time in communication which nothing hides."""
+    if run is None or not run.matched:
+        return []
+    of_summary = {id(summary): place for summary, place in zip(part.summaries, part.places, strict=True)}
+    at = PHASES.index("communication")
+    long = [s for s in summaries if s.phases_ns[at] > COMMUNICATING * (s.end_ns - s.start_ns)]
+    return list(dict.fromkeys(of_summary[id(summary)] for summary in long))
 
 
 def _about(message: str, places: Sequence[str]) -> int:
@@ -247,18 +261,18 @@ def _about(message: str, places: Sequence[str]) -> int:
     return next(named, len(places))
 
 
-def _choose(run: Run | None, part: Part) -> list[str]:
-    """The recordings that are shown in full."""
+def _choose(run: Run | None, part: Part, summaries: Sequence[RankSummary]) -> list[str]:
+    """The recordings that are shown in full; the summaries are those of the part, in the order of the recordings."""
+    place = {id(summary): where for summary, where in zip(part.summaries, part.places, strict=True)}
     if run is None:
-        return list(dict.fromkeys(part.places))[:CHOSEN]
+        return list(dict.fromkeys(place[id(summary)] for summary in summaries))[:CHOSEN]
     rows = run.rows
     late = [rank for straggler in run.stragglers[:2] for rank in straggler.ranks[:1]]
     slow = max(rows, key=lambda row: row.wall_ns).rank
     usual = sorted(rows, key=lambda row: row.late_ns)[len(rows) // 2].rank
     from analyzer.ranks import number
 
-    numbered = number(part.summaries)
-    place = {id(summary): where for summary, where in zip(part.summaries, part.places, strict=True)}
+    numbered = number(summaries)
     of_rank = {rank: place[id(s)] for rank, s in zip(numbered.ranks, numbered.summaries, strict=True)}
     return list(dict.fromkeys(of_rank[rank] for rank in (*late, slow, usual)))[:CHOSEN]
 

@@ -430,6 +430,30 @@ def test_processes_find_what_one_process_finds(jobs: int, tmp_path: Path, monkey
     assert [device.rank for device in found.devices] == [0, 1, 2, 3]
 
 
+def test_rules_know_of_the_other_ranks_in_whatever_process_they_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ranks that communicate, and of files with one name in the order in which they were given."""
+    folder = write(training(slow=2, phase="compute"), tmp_path / "run")
+    places = [tmp_path / f"{rank}" / "trace.json" for rank in (3, 1, 2, 0)]
+    for place in places:
+        place.parent.mkdir()
+        (folder / f"rank{place.parent.name}.json").rename(place)
+    request = Request(phase="training")
+    expected = look_at(list(map(str, places)), request).advice
+    monkeypatch.setattr("analyzer.spread.SMALL_BYTES", 0)
+
+    def last_first(places: list[str], job: spread.Job, *_: object) -> Any:
+        return ((place, spread.look(place, job)) for place in reversed(places))
+
+    monkeypatch.setattr(spread, "_in_processes", last_first)
+    found = look_at(list(map(str, places)), request, jobs=2).advice
+    assert any(finding.rule == "comm-overlap" for finding in found.findings)
+    assert any("Rank 2 comes last" in finding.message for finding in found.findings)
+    assert found.findings == expected.findings and found.skipped == expected.skipped
+    assert [trace.rank for trace in found.traces] == [device.rank for device in found.devices] == [3, 1, 2, 0]
+
+
 def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analyzer.spread.DETAILED", 4)
     found = looked(write(training(ranks=6, slow=5, phase="loader"), tmp_path / "run"), jobs=1)
