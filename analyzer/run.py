@@ -256,6 +256,11 @@ class Run:
     overlap: Overlap | None
     notes: tuple[Note, ...] = ()
 
+    def row_of(self, file: str, process: int | None, device: int, rank: int | None) -> RankRow | None:
+        """The row of a device; of several files with one name that of the rank which is recorded."""
+        rows = [row for row in self.rows if (row.file, row.process, row.device) == (file, process, device)]
+        return next((row for row in rows if row.rank == rank), rows[0] if rows else None)
+
     @property
     def slowest(self) -> int | None:
         """The rank to look at first: the one that the others wait for most, else the one with the longest wall."""

@@ -114,8 +114,8 @@ def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
     """The device's row where it is the rank that the others wait for most."""
     if not run.stragglers:
         return None
-    key = (device.file, device.process, device.device)
-    return next((r for r in run.rows if r.rank == run.slowest and (r.file, r.process, r.device) == key), None)
+    row = run.row_of(device.file, device.process, device.device, device.rank)
+    return row if row and row.rank == run.slowest else None
 
 
 def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:

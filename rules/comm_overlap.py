@@ -125,8 +125,8 @@ def _row(study: Study) -> RankRow | None:
     """This device among the ranks of its run, where their collectives could be matched."""
     if study.run is None or not study.run.matched:
         return None
-    key = (study.trace.name, study.process.pid, study.timeline.device)
-    return next((row for row in study.run.rows if (row.file, row.process, row.device) == key), None)
+    rank = study.process.rank if study.process.rank is not None else study.trace.rank
+    return study.run.row_of(study.trace.name, study.process.pid, study.timeline.device, rank)
 
 
 def _question(lost: int, longest: Evidence) -> Claim:

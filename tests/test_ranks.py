@@ -452,6 +452,8 @@ def test_rules_know_of_the_other_ranks_in_whatever_process_they_run(
     assert any("Rank 2 comes last" in finding.message for finding in found.findings)
     assert found.findings == expected.findings and found.skipped == expected.skipped
     assert [trace.rank for trace in found.traces] == [device.rank for device in found.devices] == [3, 1, 2, 0]
+    late = [finding.message for finding in found.findings if "comes last" in finding.message]
+    assert [re.findall(r"communication rank (\d)", message) for message in late] == [["3"], ["1"], ["2"], ["0"]]
 
 
 def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
