@@ -388,14 +388,13 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
     left = sorted(places, key=lambda place: -(bytes_of(place) or 0))
     tried = dict.fromkeys(left, 0)
     while left:
-        # After a death one at a time, so that only the recording that kills its worker is given up.
+        # After a death one after the other, so that only the recording that kills its worker is given up.
         alone = any(tried.values())
         pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin)
         with _held_interrupts():  # a worker takes over that they are held, until it ignores them
-            futures: dict[Future[Part], str] = {
-                pool.submit(look, place, job): place for place in (left[:1] if alone else left)
-            }
+            futures: dict[Future[Part], str] = {pool.submit(look, place, job): place for place in left}
         done: set[str] = set()
+        killer: str | None = None
         try:
             pending = set(futures)
             while pending:
@@ -405,6 +404,10 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
                     try:
                         part = future.result()
                     except BrokenProcessPool:
+                        if alone:  # a single worker had not begun those after the first that it did not finish
+                            killer = killer or next(other for other in left if other not in done)
+                            if place != killer:
+                                continue
                         tried[place] += 1
                         if tried[place] < ATTEMPTS:
                             continue

@@ -478,6 +478,24 @@ def test_a_worker_that_starts_does_not_see_an_interruption(monkeypatch: pytest.M
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def killed_by_three(place: str, job: spread.Job) -> spread.Part:
+    """A recording that takes its worker with it; where is known of the others."""
+    if place == "3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return spread.Part(errors=(f"{place} {os.getpid()}",))
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX")
+def test_only_the_recording_that_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it is known that one does, the others take a worker for every death and not one each."""
+    monkeypatch.setattr(spread, "look", killed_by_three)
+    parts = dict(spread._in_processes(list("1234567"), spread.Job(Request()), 2))
+    assert parts.pop("3").errors == ("3: its worker died 3 times; out of memory?",)
+    told = {place: part.errors[0].split() for place, part in parts.items()}
+    assert all(place == name for place, (name, _) in told.items()) and len(told) == 6
+    assert len({worker for _, worker in told.values()}) <= 5
+
+
 @pytest.mark.parametrize("detailed", [16, 2])
 def test_an_interruption_leaves_what_was_read(detailed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(training(slow=2, phase="loader"), tmp_path / "run")
