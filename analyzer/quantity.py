@@ -18,7 +18,10 @@ UNITS = {
     "": (NUMBER, 1.0),
 }  # fmt: skip
 EXAMPLES = {SHARE: '"10%"', TIME: '"0.5 ms"', SIZE: '"2 GiB"', NUMBER: "200"}
-WRITTEN = re.compile(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ%]*)\s*")
+# A comma only between thousands: 1,5 is no 15.
+WRITTEN = re.compile(
+    r"\s*([0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ%]*)\s*"
+)
 
 
 @dataclass(frozen=True)

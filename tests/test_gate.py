@@ -199,6 +199,8 @@ def test_several_recordings_of_a_device_are_one_number(aggregate: str, operator:
         ("[limits]\nidle = 10", r'idle = 10: give it as "10%" or "0.5 ms"'),
         ("[limits]\nidle = '10 apples'", "expected a number such as"),
         ("[limits]\nidle = true", "expected a number"),
+        ("[limits]\nidle = '1,5%'", "idle = '1,5%': expected a number such as"),
+        ("[limits]\nstep = '1234,567 ms'", "expected a number such as"),
         ("[limits]\nkernels = '10%'", "kernels = '10%': give it as 200"),
         ("[limits]\nidle = {maximum = '10%'}", r"maximum: no such thing to limit; did you mean max"),
         ("[limits]\nidle = {level = 'warn'}", "idle: no limit; give max, min, equals"),
@@ -237,6 +239,7 @@ def test_a_missing_file_a_device_and_a_path_that_are_not_there(tmp_path: Path) -
     [
         ("10%", 0.1, SHARE), ("0.5 ms", 5e5, TIME), ("20us", 2e4, TIME), ("3 µs", 3e3, TIME), ("2s", 2e9, TIME),
         ("2 GiB", 2**31, SIZE), ("1 GB", 1e9, SIZE), (200, 200, NUMBER), ("1_000", 1000, NUMBER), (".5", 0.5, NUMBER),
+        ("1,234,567.5 ms", 1.2345675e12, TIME), ("12,000", 12000, NUMBER),
     ],
 )  # fmt: skip
 def test_quantities_as_they_are_written(text: object, value: float, dimension: str) -> None:
