@@ -314,7 +314,9 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
         advice: Advice | None = None
         studies: list[Study] = []
         try:
-            advice, studies, _ = looked_at(options, request, progress)
+            advice, studies, interrupted = looked_at(options, request, progress)
+            if interrupted:  # a part of the ranks keeps no limit for the others
+                raise KeyboardInterrupt
         except UnreadableTrace:
             raise
         except AdviseError as error:

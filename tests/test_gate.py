@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from analyzer import spread
 from analyzer.advice import Advice
 from analyzer.attribution import CATEGORIES
 from analyzer.budget import BROKEN, OK, UNKNOWN, Check, budget, check, load
@@ -290,6 +291,16 @@ def test_exit_codes_and_the_line_on_standard_error(
     assert complaint in err
     assert err.count("\n") == (1 if code else 0)
     assert ("BUDGET" in out) == (code != 2)
+
+
+def test_an_interruption_keeps_no_limit(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = spread.look_at
+    monkeypatch.setattr(spread, "look_at", lambda *given, **more: real(*given, **more)._replace(interrupted=True))
+    (tmp_path / "b.toml").write_text("[limits]\nidle = '100%'", encoding="utf-8")
+    assert main([trace, "--budget", str(tmp_path / "b.toml")]) == 130
+    assert capsys.readouterr() == ("", "advise: interrupted\n")
 
 
 def test_unknown_alone_is_inconclusive(
