@@ -24,6 +24,8 @@ RANKS_NAMED = 64
 LATE_NAMED = 8
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
+APART_NS = 100_000  # what nobody leaves before all have come ends for all within this
+APART = 0.5  # … or this part of what it takes
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,8 @@ class _Comparison:
             m.column(self.summaries, "step"), all_inside & ~self.opens, first,
             np.array([kind in SYMMETRIC for _, kind, _ in m.keys], np.bool_)[m.key[first]],
         )  # fmt: skip
+        self.apart: Bool = _ends_apart(self.arrivals)
+        self.arrivals = replace(self.arrivals, charged=self.arrivals.charged & ~self.apart)
         self.late: Late = late_ones(self.arrivals)
         self.exposed = m.column(self.summaries, "exposed_ns")
         self.bytes = m.column(self.summaries, "bytes")
@@ -219,7 +223,7 @@ class _Comparison:
         a = self.arrivals
         hidden = (a.end_ns - a.start_ns) - self.exposed
         waits = np.clip(a.wait_ns - hidden, 0, self.exposed)
-        charged = self.inside_each
+        charged = self.inside_each & ~self.apart[a.instance]
         ranks = len(self.summaries)
         waiting, moving = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
         np.add.at(waiting, a.rank[charged], waits[charged])
@@ -291,7 +295,7 @@ class _Comparison:
             moved = int(np.median(known)) if len(known) else None
             arrivals = np.full(ranks, NONE, np.int64)
             arrivals[a.rank[mine]] = a.start_ns[mine] - a.earliest_ns[i]
-            flag = "" if a.charged[i] else "first" if self.opens[i] else "outside"
+            flag = "" if a.charged[i] else "first" if self.opens[i] else "apart" if self.apart[i] else "outside"
             found.append(
                 Meeting(
                     group=group,
@@ -413,6 +417,12 @@ class _Comparison:
         if self.matched.unmatched:
             text = "collectives that some ranks of their group do not have"
             told.append(("unmatched-collectives", self.matched.unmatched, text))
+        if self.apart.any():
+            told.append(
+                ("apart-collectives", int(self.apart.sum()), f"{int(self.apart.sum())} of {len(self.apart)} collectives do not "
+                 "end together on their ranks: groups that the recordings do not name, or clocks that jump; who waits for whom "
+                 "in them is unknown")
+            )  # fmt: skip
         wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
         if skew_before > SKEW_SHOWN * wall:
             told.append(
@@ -423,6 +433,14 @@ class _Comparison:
             text = f"one collective in {self.stride} of each kind was looked at; sums are scaled up"
             told.append(("sampled-collectives", self.stride, text))
         return [Note(code, message, count) for code, count, message in told]
+
+
+def _ends_apart(a: Arrivals) -> Bool:
+    """[i] what should end for all ranks at once and does not: it is not one collective, or not on one clock."""
+    if not len(a.first):
+        return np.zeros(0, np.bool_)
+    spread = np.maximum.reduceat(a.end_ns, a.first) - np.minimum.reduceat(a.end_ns, a.first)
+    return np.asarray(a.together & (spread > np.maximum(APART_NS, APART * a.transfer_ns)))
 
 
 def _own(sizes: Int64, a: Arrivals, instance: int) -> int | None:

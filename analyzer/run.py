@@ -109,7 +109,8 @@ class Meeting:
     cost_ns: int
     """How much earlier it would have begun without them."""
     flag: str
-    """`first` or `warm-up`: its skew comes from before the window and is charged to nobody; else empty."""
+    """`first` or `outside`: its skew comes from before the window; `apart`: it does not end for all at once. It is charged to
+    nobody then; else empty."""
     arrivals_ns: tuple[int, ...]
     """Since the first one, in the order of the run's ranks, -1 for who is not in it; empty for more than 64 ranks."""
 

@@ -26,6 +26,7 @@ from analyzer.collectives import bus_factor, dtype_bytes, kind_of
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import NothingToAnalyse, UnreadableTrace
 from analyzer.ingest import read
+from analyzer.report.ranks import lines
 from analyzer.run import PHASES, Run
 from analyzer.spread import look_at
 from analyzer.stragglers import Arrivals, late_ones, stragglers
@@ -241,6 +242,26 @@ def test_clocks_that_nobody_tells_are_found_by_collectives(tmp_path: Path) -> No
     run = run_of(write(training(slow=2, phase="compute"), tmp_path / "run", baseless=range(4)))
     assert run.aligned == "collectives"
     assert run.stragglers[0].ranks == (2,)
+
+
+def test_what_does_not_end_together_is_no_one_collective(tmp_path: Path) -> None:
+    """Ranks 0 and 1 scatter among themselves, 2 and 3 too, on one stream without names of groups: 2 makes 3 wait, not 0."""
+    scatter = {0: (100, 200), 1: (100, 200), 2: (600, 700), 3: (100, 700)}
+    for rank, (come, end) in scatter.items():
+        events: list[dict[str, Any]] = []
+        for i in range(12):
+            for kind, at, until in (("AllReduce", 0, 50), ("ReduceScatter", come, end), ("AllGather", 800, 850)):
+                name, start = f"ncclDevKernel_{kind}_RING_LL", 1000 * i + at
+                events += [build.call(start - 10, start - 5, len(events) + 1)]
+                events += [build.kernel(start, 1000 * i + until, len(events), name, stream=20)]
+        info = {"distributedInfo": {"rank": rank, "world_size": 4}, "baseTimeNanoseconds": BASE_NS}
+        build.written(tmp_path / f"rank{rank}.json", *events, **info)
+    advice = looked(tmp_path)
+    assert advice.ranks is not None and advice.ranks.stragglers == () and advice.ranks.waiting_ns == 0
+    assert {m.kind for m in advice.ranks.meetings if m.flag == "apart"} == {"reducescatter"}
+    (note,) = (note for note in advice.health if note.code == "apart-collectives")
+    assert note.message.startswith("12 of 36 collectives do not end together on their ranks")
+    assert any("unknown in part" in line for line in lines(advice.ranks))
 
 
 def test_ranks_without_a_common_clock_or_collective_are_not_aligned(tmp_path: Path) -> None:

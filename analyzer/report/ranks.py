@@ -67,7 +67,9 @@ def lines(run: Run) -> Iterator[str]:
     """What is to be said, most important first."""
     for straggler in run.stragglers[:3]:
         yield _straggler(straggler)
-    if run.matched and not run.stragglers:
+    if any(note.code == "apart-collectives" for note in run.notes):
+        yield "Who keeps whom waiting is unknown in part: some collectives do not end together on their ranks."
+    elif run.matched and not run.stragglers:
         turns = run.waiting_ns > WORTH * min(row.wall_ns for row in run.rows)
         yield (
             "The ranks take turns in coming last: none keeps the others waiting much longer than they keep it."
