@@ -7,7 +7,7 @@ trace cannot tell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from analyzer.attribution import Item
 from analyzer.classes import dataclass
@@ -15,9 +15,11 @@ from analyzer.ladder import Ladder
 from analyzer.rule import Finding, Joint, Skipped
 from analyzer.run import PHASES, Run
 from analyzer.serving import Serving
+from analyzer.study import Place
 from analyzer.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
 from analyzer.trace import Note
 
+Said = TypeVar("Said")
 SCHEMA = 1
 
 
@@ -71,6 +73,8 @@ class WhatIf:
     """The replay of one device's window with some fixes together."""
 
     file: str
+    rank: int | None
+    process: int | None
     device: int
     fixes: tuple[str, ...]
     saving_ns: tuple[int, int] | None
@@ -185,12 +189,11 @@ class Advice:
 
     def findings_of(self, device: DeviceAdvice) -> list[Finding]:
         """What to change on one of the devices, the best first."""
-        place = (device.file, device.rank, device.device)
-        return [finding for finding in self.findings if (finding.file, finding.rank, finding.device) == place]
+        return said_of(device, self.findings)
 
     def joint_of(self, device: DeviceAdvice) -> Joint | None:
         """What these findings give together; None where none is priced."""
-        return next((one for one in self.joint if (one.file, one.device) == (device.file, device.device)), None)
+        return next(iter(said_of(device, self.joint)), None)
 
     def to_json(self) -> dict[str, Any]:
         """The JSON form; `advice.schema.json` describes it."""
@@ -231,8 +234,18 @@ class Advice:
         return {
             "error": worst.error,
             "unexplained": worst.unexplained,
-            "per_device": [{"file": d.file, "device": d.device, **_plain(d.replay)} for d in self.devices],
+            "per_device": [{**place_of(d)._asdict(), **_plain(d.replay)} for d in self.devices],
         }
+
+
+def place_of(one: Any) -> Place:
+    """Of which device something is said."""
+    return Place(one.file, one.rank, one.process, one.device)
+
+
+def said_of(device: DeviceAdvice, values: Sequence[Said]) -> list[Said]:
+    """Those of the values that are about this device."""
+    return [one for one in values if place_of(one) == place_of(device)]
 
 
 def _ranks(run: Run) -> dict[str, Any]:

@@ -210,8 +210,7 @@ def _what_if(study: Study, wanted: Sequence[Fix | Rule]) -> WhatIf:
     priced = [fix for found in fixes.values() for fix in found]
     saves = study.saving(*priced) if priced else None
     return WhatIf(
-        file=study.trace.name,
-        device=study.timeline.device,
+        **study.place._asdict(),
         fixes=tuple(fixes),
         saving_ns=(saves.low_ns, saves.high_ns) if saves else None,
         speedup=saves.speedup if saves else None,
@@ -259,7 +258,6 @@ def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
     trust, path = study.trust, study.critical_path  # what takes most memory first
     ns = clipped_ns(timeline, operations, start, end)
     items = tuple(split_kernels(study, attribution.partition(start, end)))
-    process = study.process
     info = next(
         (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
     )
@@ -267,10 +265,7 @@ def _device_advice(study: Study, health: Sequence[Note]) -> DeviceAdvice:
     syncs, blocking_copies = sync_calls(attribution, start, end)
     launch_window = (trace.origin_ns, int(trace.end_ns.max()) + 1) if window.kind in ("gpu", "all") else (start, end)
     return DeviceAdvice(
-        file=trace.name,
-        rank=process.rank if process.rank is not None else trace.rank,
-        process=process.pid,
-        device=timeline.device,
+        **study.place._asdict(),
         gpu=info.gpu if info else None,
         name=study.device.name,
         window=window.kind,

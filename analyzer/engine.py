@@ -158,7 +158,7 @@ def withheld(study: Study) -> str | None:
 
 
 def _skip(rule: Rule, study: Study, why: str) -> Skipped:
-    return Skipped(rule.id, why, study.trace.name, study.timeline.device)
+    return Skipped(rule.id, why, *study.place)
 
 
 def distrust(study: Study) -> str | None:
@@ -262,7 +262,7 @@ def rank(study: Study, claims: Sequence[tuple[Rule, Claim]]) -> tuple[list[Findi
             skipped.append(_skip(rule, study, why_not))
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
-            joint = Joint(study.trace.name, study.timeline.device, (low, high), speedup(wall, (low, high)))
+            joint = Joint(*study.place, (low, high), speedup(wall, (low, high)))
     rest.sort(key=lambda pair: -pair[1].ns)
     said = [(claim.first, _finding(study, rule, claim, None, None, unpriced[id(claim)])) for rule, claim in rest]
     return [f for first, f in said if first] + findings + [f for first, f in said if not first], skipped, joint
@@ -302,14 +302,11 @@ def _finding(
     model = "modelled" if saving else "measured"
     grade = max(claim.grade, model, "assumed" if assumes else "measured", key=GRADES.index)
     doubts = tuple(filter(None, (study.repetition.doubt, *claim.doubts)))
-    rank = study.process.rank
     return Finding(
         rule=rule.id,
         title=claim.title or rule.title,
         message=claim.message,
-        file=study.trace.name,
-        rank=rank if rank is not None else study.trace.rank,
-        device=study.timeline.device,
+        **study.place._asdict(),
         ns=claim.ns,
         saving_ns=saving,
         alone_ns=alone,

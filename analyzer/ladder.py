@@ -43,6 +43,8 @@ class Ladder:
     """The ladder of one device. Plain data."""
 
     file: str
+    rank: int | None
+    process: int | None
     device: int
     floor_ns: int | None
     """Of a pass; None where it cannot be told."""
@@ -76,8 +78,7 @@ def ladder(study: Study, findings: Sequence[Finding]) -> Ladder | None:
     floor, length = decode.floor_ns, decode.pass_ns
     rate = 1e9 / length if length else None
     return Ladder(
-        file=study.trace.name,
-        device=study.timeline.device,
+        **study.place._asdict(),
         floor_ns=round(floor) if floor is not None else None,
         why=decode.floor.why,
         weights=round(weights.value) if weights.value is not None else None,

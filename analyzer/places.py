@@ -7,7 +7,8 @@ without its user, password and query.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -37,6 +38,26 @@ def shown(place: str) -> str:
 def name_of(place: str) -> str:
     """The file's name without its folder."""
     return PurePosixPath(urlsplit(place).path).name if is_remote(place) else Path(place).name
+
+
+def labels(places: Sequence[str]) -> dict[str, str]:
+    """What each recording is called: its file's name, and of those of one name as many of the folders above it as tell them
+    apart."""
+    parts, depth = {place: _parts(place) for place in places}, dict.fromkeys(places, 1)
+    while True:
+        found = {place: "/".join(parts[place][-depth[place] :]) for place in places}
+        often = Counter(found.values())
+        alike = [place for place in places if often[found[place]] > 1 and depth[place] < len(parts[place])]
+        if not alike:
+            return found
+        for place in alike:
+            depth[place] += 1
+
+
+def _parts(place: str) -> tuple[str, ...]:
+    """Folders and file, without the root."""
+    path = PurePosixPath(urlsplit(place).path) if is_remote(place) else Path(place).absolute()
+    return tuple(part for part in path.parts if part != path.anchor)
 
 
 def once(places: Iterable[str]) -> list[str]:

@@ -98,6 +98,7 @@ class Finding:
     message: str
     file: str
     rank: int | None
+    process: int | None
     device: int
     ns: int
     saving_ns: tuple[int, int] | None
@@ -127,6 +128,8 @@ class Skipped:
     rule: str
     why: str
     file: str
+    rank: int | None
+    process: int | None
     device: int
 
 
@@ -135,6 +138,8 @@ class Joint:
     """All priced findings of a device together."""
 
     file: str
+    rank: int | None
+    process: int | None
     device: int
     saving_ns: tuple[int, int]
     speedup: tuple[float, float]

@@ -50,6 +50,8 @@ class Serving:
     """The panel of one device. Plain data; None is unknown, with the reason beside it."""
 
     file: str
+    rank: int | None
+    process: int | None
     device: int
     batch: float | None
     batch_why: str
@@ -89,8 +91,7 @@ def serving(study: Study) -> Serving | None:
     if first.value is not None and pass_ns and request.output_tokens:
         whole = first.value + request.output_tokens * pass_ns
     return Serving(
-        file=study.trace.name,
-        device=study.timeline.device,
+        **study.place._asdict(),
         batch=batch,
         batch_why=decode.rows.why if decode.spans else "no decode was recorded",
         prompt_tokens=request.prompt_tokens,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from analyzer.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableT
 from analyzer.ingest import read
 from analyzer.ingest.chrome import WORTH_LOADING
 from analyzer.machine_code import load_from_now
-from analyzer.places import bytes_of, find_places, local, name_of, once, shown
+from analyzer.places import bytes_of, find_places, labels, local, name_of, once, shown
 from analyzer.run import PHASES, RankSummary, Run
 from analyzer.study import Request, Study, studies
 from analyzer.trace import Trace
@@ -69,6 +69,12 @@ class Job:
     """What is known of all ranks."""
     single: bool = False
     """There is no other recording: a device alone in it needs no summary."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What recordings are called that have the file name of others."""
+
+    def of(self, place: str) -> Job:
+        """The same for one recording: a worker needs no names but its own."""
+        return replace(self, names={place: self.names[place]} if place in self.names else {}) if self.names else self
 
 
 def look(place: str, job: Job, tell: Tell | None = None) -> Part:
@@ -77,7 +83,7 @@ def look(place: str, job: Job, tell: Tell | None = None) -> Part:
         load_from_now()
     try:
         with local(place) as path:
-            trace = read(path, tell)
+            trace = _called(read(path, tell), job.names.get(place))
             if tell:
                 tell("analysing", None)
             found, notes = studies(trace, job.request)
@@ -94,6 +100,15 @@ def look(place: str, job: Job, tell: Tell | None = None) -> Part:
         return Part(errors=(_clean(str(error), place),))
     except MemoryError:
         return Part(errors=(f"{shown(place)}: not enough memory to read it",))
+
+
+def _names(places: Sequence[str]) -> dict[str, str]:
+    """What those recordings are called that have the file name of others."""
+    return {place: label for place, label in labels(places).items() if label != name_of(place)}
+
+
+def _called(trace: Trace, name: str | None) -> Trace:
+    return trace if name is None else replace(trace, name=name)
 
 
 def _clean(message: str, place: str) -> str:
@@ -157,11 +172,12 @@ def read_all(places: Sequence[str], tell: Tell) -> tuple[list[Trace], list[str],
     traces: list[Trace] = []
     errors: list[str] = []
     seen: set[str] = set()
+    names = _names(places)
     try:
         for place in places:
             try:
                 with local(place) as path:
-                    traces.append(read(path, tell))
+                    traces.append(_called(read(path, tell), names.get(place)))
             except UnreadableTrace as error:
                 message = _clean(str(error), place)
                 if len(places) == 1:
@@ -194,7 +210,8 @@ def advise_places(
     """
     tell = tell or (lambda what, share: None)
     detail = len(places) <= DETAILED
-    job = Job(request, budget(len(places)), detail=detail, single=len(places) == 1)
+    names = _names(places)
+    job = Job(request, budget(len(places)), detail=detail, single=len(places) == 1, names=names)
     workers = _workers(places, jobs, scheduler)
     part, interrupted = spread(places, job, workers, scheduler, tell)
     if not part.infos:
@@ -211,23 +228,29 @@ def advise_places(
     if detail:
         again = _communicating(run, part, summaries)
         if again and not interrupted:  # what rules say of these hangs on the other ranks
-            known, interrupted = _detailed(again, request, run, workers, scheduler, tell)
+            known, interrupted = _detailed(again, request, run, names, workers, scheduler, tell)
             advices |= known
     else:
         chosen = _choose(run, part, summaries)
         if interrupted:  # one of them, so that there is something to show
             chosen, workers = chosen[:1], 1
-        advices, stopped = _detailed(chosen, request, run, workers, scheduler, tell)
+        advices, stopped = _detailed(chosen, request, run, names, workers, scheduler, tell)
         interrupted = interrupted or stopped
-    errors = sorted([*part.errors, *part.empty], key=lambda message: _about(message, places))
+    errors = sorted([*part.errors, *part.empty], key=lambda message: _about(message, places, names))
     in_order = [advices[place] for place in places if place in advices]
     return combined([info for _, info in _by_place(part.infos, places)], in_order, run, errors), chosen, interrupted
 
 
 def _detailed(
-    chosen: Sequence[str], request: Request, run: Run | None, workers: int, scheduler: str | None, tell: Tell
+    chosen: Sequence[str],
+    request: Request,
+    run: Run | None,
+    names: Mapping[str, str],
+    workers: int,
+    scheduler: str | None,
+    tell: Tell,
 ) -> tuple[dict[str, Advice], bool]:
-    job = Job(request, summary=False, detail=True, run=run)
+    job = Job(request, summary=False, detail=True, run=run, names=names)
     part, interrupted = spread(chosen, job, min(workers, len(chosen)), scheduler, tell)
     return dict(part.advices), interrupted
 
@@ -255,9 +278,10 @@ def _communicating(run: Run | None, part: Part, summaries: Sequence[RankSummary]
     return list(dict.fromkeys(of_summary[id(summary)] for summary in long))
 
 
-def _about(message: str, places: Sequence[str]) -> int:
+def _about(message: str, places: Sequence[str], names: Mapping[str, str]) -> int:
     """Where in the order the recording was given that a message is about."""
-    named = (i for i, place in enumerate(places) if message.startswith((f"{shown(place)}: ", f"{name_of(place)}: ")))
+    told = [(f"{shown(place)}: ", f"{names.get(place, name_of(place))}: ") for place in places]
+    named = (i for i, starts in enumerate(told) if message.startswith(starts))
     return next(named, len(places))
 
 
@@ -392,7 +416,7 @@ def _in_processes(places: Sequence[str], job: Job, workers: int) -> Iterator[tup
         alone = any(tried.values())
         pool = ProcessPoolExecutor(1 if alone else workers, mp_context=get_context("spawn"), initializer=_begin)
         with _held_interrupts():  # a worker takes over that they are held, until it ignores them
-            futures: dict[Future[Part], str] = {pool.submit(look, place, job): place for place in left}
+            futures: dict[Future[Part], str] = {pool.submit(look, place, job.of(place)): place for place in left}
         done: set[str] = set()
         killer: str | None = None
         try:
@@ -461,7 +485,7 @@ def _on_cluster(places: Sequence[str], job: Job, scheduler: str, tell: Tell) -> 
     errors: list[str] = []
     interrupted = False
     with client:
-        futures = client.map(look, list(places), [job] * len(places), pure=False, retries=ATTEMPTS - 1)
+        futures = client.map(look, list(places), [job.of(place) for place in places], pure=False, retries=ATTEMPTS - 1)
         where = dict(zip((future.key for future in futures), places, strict=True))
         finished: dict[str, Any] = {}
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -113,6 +114,16 @@ class Program:
         return replay(self.graph)
 
 
+class Place(NamedTuple):
+    """Which device of which recording; no two studies have the same."""
+
+    file: str
+    rank: int | None
+    process: int | None
+    """Process id in an Nsight recording: the devices of several processes may have one number."""
+    device: int
+
+
 @dataclass(frozen=True)
 class Study:
     """One device's window."""
@@ -132,6 +143,11 @@ class Study:
     """The studies of all devices and ranks that are looked at together, this one among them."""
     run: Run | None = field(default=None, repr=False, compare=False)
     """What comes of looking at all ranks together; None where there is one."""
+
+    @property
+    def place(self) -> Place:
+        rank = self.process.rank if self.process.rank is not None else self.trace.rank
+        return Place(self.trace.name, rank, self.process.pid, self.timeline.device)
 
     @property
     def attribution(self) -> Attribution:

@@ -146,7 +146,7 @@ class Trace:
     """
 
     name: str
-    """File name without its folder."""
+    """File name without its folder; beside recordings of the same name with as much of the folders as tells them apart."""
     format: str
     """`kineto` or `nsight`."""
     producer: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analyzer.advice import DeviceAdvice, HostAdvice
+from analyzer.advice import DeviceAdvice, HostAdvice, WhatIf
 from analyzer.attribution import Item
 from analyzer.run import RankRow, Run
 from analyzer.units import duration, share
@@ -190,7 +190,7 @@ def record_host(device: DeviceAdvice) -> str:
     return "record operators (ProfilerActivity.CPU)"
 
 
-def where(device: DeviceAdvice, others: Sequence[DeviceAdvice] = ()) -> str:
+def where(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice] = ()) -> str:
     """A device's place: rank, process and ordinal as far as they say something, and its file where others are alike."""
     parts = []
     if device.rank is not None:
@@ -198,14 +198,14 @@ def where(device: DeviceAdvice, others: Sequence[DeviceAdvice] = ()) -> str:
     if device.process is not None:
         parts.append(f"process {device.process}")
     parts.append(f"device {device.device}")
-    if device.gpu is not None and device.gpu != device.device:
+    if isinstance(device, DeviceAdvice) and device.gpu not in (None, device.device):
         parts.append(f"(GPU {device.gpu})")
     if same_place(device, others):
         parts.append(f"of {device.file}")
     return " ".join(parts)
 
 
-def same_place(device: DeviceAdvice, others: Sequence[DeviceAdvice]) -> bool:
+def same_place(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice]) -> bool:
     """A device of another file has this rank, process and ordinal."""
     place = (device.rank, device.process, device.device)
     return any(other.file != device.file and (other.rank, other.process, other.device) == place for other in others)

@@ -1,14 +1,20 @@
 """Findings on the samples: what comes first, that savings add up, and how they are shown."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import analyzer
 from analyzer.advice import Advice
 from analyzer.analysis import advise_traces
 from analyzer.ingest import read
 from analyzer.report.text import render
+from tests import nsight_export as nsight
+from tests.test_cases import advise as command
 
 FIRST = {
     "training-dataloader": "dataloader",
@@ -91,3 +97,57 @@ def test_the_text_says_what_is_left_and_why_a_range_is_wide(
     name: str, words: str, advised: Callable[[str], Advice]
 ) -> None:
     assert words in " ".join(render(advised(name), color=False, width=100).split())
+
+
+def two_processes_on_one_number(path: Path) -> Path:
+    """Two processes, each with a device 0 of its own: one spends half its time in a blocking wait, the other in copies."""
+    rows: dict[str, list[dict[str, Any]]] = {"KERNEL": [], "RUNTIME": [], "MEMCPY": []}
+    for i in range(40):
+        t = 1_000_000 * i
+        rows["RUNTIME"] += [
+            nsight.call(t, t + 5_000, 2 * i + 1, 2, pid=500),
+            nsight.call(t + 6_000, t + 505_000, 2 * i + 2, 3, pid=500),
+            nsight.call(t, t + 5_000, 2 * i + 1, 4, pid=600, tid=601),
+        ]
+        rows["KERNEL"].append(nsight.kernel(t + 10_000, t + 500_000, 2 * i + 1))
+        copied = {"deviceId": 0, "streamId": 7, "correlationId": 2 * i + 1, "globalPid": nsight.process(600)}
+        rows["MEMCPY"].append(
+            {
+                **copied,
+                "start": t + 10_000,
+                "end": t + 900_000,
+                "copyKind": 1,
+                "srcKind": 0,
+                "dstKind": 2,
+                "bytes": 9_000_000,
+            }
+        )
+    strings = {1: "gemm", 2: "cudaLaunchKernel_v7000", 3: "cudaDeviceSynchronize_v3020", 4: "cudaMemcpyAsync_v3020"}
+    return nsight.write(path, strings, **{nsight.CUPTI + name: found for name, found in rows.items()})
+
+
+def test_each_device_has_its_own_findings_where_processes_number_theirs_alike(tmp_path: Path) -> None:
+    advice = analyzer.advise(two_processes_on_one_number(tmp_path / "two.sqlite"))
+    assert [(device.process, device.device) for device in advice.devices] == [(500, 0), (600, 0)]
+    waits, copies = ({finding.rule for finding in advice.findings_of(device)} for device in advice.devices)
+    assert "host-sync" in waits and "h2d-pageable" not in waits
+    assert "h2d-pageable" in copies and "host-sync" not in copies
+    for device in advice.devices:
+        joint = advice.joint_of(device)
+        assert joint is None or joint.process == device.process
+    assert {(one.process, one.rule) for one in advice.skipped} >= {(500, "h2d-pageable"), (600, "host-sync")}
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_recordings_of_one_name_keep_their_findings_apart(jobs: str, root: Path, tmp_path: Path) -> None:
+    for folder, name in (("loading", "training-dataloader"), ("waiting", "sync-storm")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(root / f"traces/{name}.json.gz", tmp_path / folder / "trace.json.gz")
+    done = command(tmp_path / "loading/trace.json.gz", str(tmp_path / "waiting/trace.json.gz"), "--jobs", jobs)
+    said = json.loads(done.out)
+    assert done.code == 0
+    assert [device["file"] for device in said["devices"]] == ["loading/trace.json.gz", "waiting/trace.json.gz"]
+    by_file = {(finding["file"], finding["rule"]) for finding in said["findings"]}
+    assert ("loading/trace.json.gz", "dataloader") in by_file
+    assert ("waiting/trace.json.gz", "host-sync") in by_file
+    assert ("waiting/trace.json.gz", "dataloader") not in by_file

@@ -106,6 +106,7 @@ def finding(rule: str, saving: tuple[int, int]) -> Finding:
         "",
         "drawing",
         None,
+        None,
         0,
         1,
         saving,

@@ -16,8 +16,8 @@ from tests.advices import MS, advice, device
 def finding(**changes: object) -> Finding:
     made = Finding(
         rule="dataloader", title="The data loader does not keep up", message="The GPU waits for 30 ms.", file="run.json",
-        rank=None, device=0, ns=30 * MS, saving_ns=(20 * MS, 30 * MS), alone_ns=(20 * MS, 30 * MS), speedup=(1.25, 1.43),
-        unpriced="", grade="modelled", confidence="low", doubts=("one step only",),
+        rank=None, process=None, device=0, ns=30 * MS, saving_ns=(20 * MS, 30 * MS), alone_ns=(20 * MS, 30 * MS),
+        speedup=(1.25, 1.43), unpriced="", grade="modelled", confidence="low", doubts=("one step only",),
         evidence=(Evidence("next(loader)", 2, 30 * MS, (0.5, 50.5), "train.py(7): main"),), formula="30 of 100 ms",
         assumes=(), sources=(Source("k", "a document", "8.2", "Loading is slow.", "It is not."),), how="Use workers.",
         verify="Record again.",
@@ -28,7 +28,7 @@ def finding(**changes: object) -> Finding:
 def test_the_findings_with_their_savings_and_evidence() -> None:
     made = advice(
         device(), findings=(finding(), finding(rule="host-sync", title="Drained")),
-        joint=(Joint("run.json", 0, (40 * MS, 50 * MS), (1.6, 2.0)),),
+        joint=(Joint("run.json", None, None, 0, (40 * MS, 50 * MS), (1.6, 2.0)),),
     )  # fmt: skip
     text = markdown.render(made)
     assert text.startswith(f"**{markdown.escaped(made.verdict)}**")

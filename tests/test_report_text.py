@@ -171,8 +171,10 @@ def test_caveats_and_what_could_not_be_read() -> None:
 
 
 def test_what_fixes_would_save() -> None:
-    what = WhatIf("run.json", 0, ("dataloader", "host-sync"), (10 * MS, 20 * MS), (1.11, 1.25), ("a full queue",), ())
-    no = WhatIf("run.json", 1, ("graph",), None, None, (), (("graph", "no repetition"),))
+    what = WhatIf(
+        "run.json", None, None, 0, ("dataloader", "host-sync"), (10 * MS, 20 * MS), (1.11, 1.25), ("a full queue",), ()
+    )
+    no = WhatIf("run.json", None, None, 1, ("graph",), None, None, (), (("graph", "no repetition"),))
     assert section(shown(device(), what_if=(what,)), "WHAT IF")[1:] == [
         "  dataloader, host-sync: saves 10.0 ms to 20.0 ms, 1.11 to 1.25 times as fast",
         "    assumes a full queue",

@@ -53,8 +53,18 @@ def test_what_is_said_of_a_sample_is_valid(name: str, sample: Callable[[str], Pa
         dataclasses.replace(
             advice(device()),
             what_if=(
-                WhatIf("a.json", 0, ("dataloader",), (1, 2), (1.0, 1.1), ("the loader keeps up",), ()),
-                WhatIf("a.json", 1, ("graph",), None, None, (), (("graph", "communication has its own stream"),)),
+                WhatIf("a.json", None, None, 0, ("dataloader",), (1, 2), (1.0, 1.1), ("the loader keeps up",), ()),
+                WhatIf(
+                    "a.json",
+                    None,
+                    None,
+                    1,
+                    ("graph",),
+                    None,
+                    None,
+                    (),
+                    (("graph", "communication has its own stream"),),
+                ),
             ),
         ),
     ],

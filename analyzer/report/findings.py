@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from analyzer.advice import Advice, DeviceAdvice
+from analyzer.advice import Advice, DeviceAdvice, said_of
 from analyzer.report.terminal import Page, clean
 from analyzer.report.words import cut
 from analyzer.rule import Evidence, Finding, Skipped
@@ -20,7 +20,7 @@ SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has
 def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
     """The findings of one device, ranked, each with its saving, the reason, and what to do."""
     mine = advice.findings_of(device)
-    skipped = [s for s in advice.skipped if (s.file, s.device) == (device.file, device.device)]
+    skipped = said_of(device, advice.skipped)
     if not mine and not skipped:
         return
     page.head(

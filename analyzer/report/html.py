@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from analyzer.advice import Advice, DeviceAdvice
+from analyzer.advice import Advice, DeviceAdvice, place_of, said_of
 from analyzer.budget import Check
 from analyzer.classes import dataclass
 from analyzer.compare import Comparison
@@ -149,12 +149,12 @@ def _views(advice: Advice, studies: Sequence[Study], first: DeviceAdvice | None)
 
 def _findings(advice: Advice, shown: Sequence[tuple[DeviceAdvice, Study]]) -> list[Shown]:
     """All findings: those of the device to look at first before the others', each numbered on its device."""
-    place = {(of.file, of.rank, of.device): i for i, (of, _) in enumerate(shown)}
-    walls = {(of.file, of.rank, of.device): of.wall_ns for of in advice.devices}
+    views = {place_of(of): i for i, (of, _) in enumerate(shown)}
+    walls = {place_of(of): of.wall_ns for of in advice.devices}
     found: list[Shown] = []
-    for finding in sorted(advice.findings, key=lambda f: place.get((f.file, f.rank, f.device), len(place))):
-        key = (finding.file, finding.rank, finding.device)
-        view, wall = place.get(key, -1), max(walls.get(key, 0), 1)
+    for finding in sorted(advice.findings, key=lambda f: views.get(place_of(f), len(views))):
+        key = place_of(finding)
+        view, wall = views.get(key, -1), max(walls.get(key, 0), 1)
         marks: tuple[int, ...] = ()
         if view >= 0:
             its = shown[view][1]
@@ -173,7 +173,7 @@ def _findings(advice: Advice, shown: Sequence[tuple[DeviceAdvice, Study]]) -> li
 
 def _of(device: DeviceAdvice | None, values: Sequence[Any]) -> list[Any]:
     """What is said of this device: none or one."""
-    return [one for one in values if device and (one.file, one.device) == (device.file, device.device)][:1]
+    return said_of(device, values)[:1] if device else []
 
 
 def _skipped(advice: Advice) -> list[tuple[str, str, int]]:

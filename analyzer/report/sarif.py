@@ -11,7 +11,7 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from analyzer.advice import Advice
+from analyzer.advice import Advice, place_of
 from analyzer.report.shareable import shareable
 from analyzer.rule import Finding, Source
 from analyzer.summary import PYTHON_LINE
@@ -29,10 +29,10 @@ def render(advice: Advice, version: str, folder: Path) -> str:
     for finding in advice.findings:
         rules.setdefault(finding.rule, finding)
     place = {rule: i for i, rule in enumerate(rules)}
-    walls = {(d.file, d.rank, d.device): d for d in advice.devices}
+    walls = {place_of(device): device for device in advice.devices}
     results = []
     for finding in advice.findings:
-        device = walls.get((finding.file, finding.rank, finding.device))
+        device = walls.get(place_of(finding))
         wall = device.wall_ns if device else 0
         results.append(_result(finding, place[finding.rule], wall, where(device) if device else "", folder))
     driver = {"name": "advise", "version": version, "rules": [_rule(f) for f in rules.values()]}

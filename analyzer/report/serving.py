@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.advice import Advice, DeviceAdvice
+from analyzer.advice import Advice, DeviceAdvice, said_of
 from analyzer.ladder import Ladder, Rung
 from analyzer.report.terminal import Page, clean
 from analyzer.serving import Choice, Serving
@@ -11,12 +11,10 @@ from analyzer.units import duration
 
 def decode(page: Page, advice: Advice, device: DeviceAdvice) -> None:
     """Both of one device, where there are any."""
-    for ladder in advice.ladders:
-        if (ladder.file, ladder.device) == (device.file, device.device):
-            _ladder(page, ladder)
-    for panel in advice.serving:
-        if (panel.file, panel.device) == (device.file, device.device):
-            _serving(page, panel)
+    for ladder in said_of(device, advice.ladders):
+        _ladder(page, ladder)
+    for panel in said_of(device, advice.serving):
+        _serving(page, panel)
 
 
 def _ladder(page: Page, ladder: Ladder) -> None:

@@ -164,7 +164,7 @@ def _what_if(page: Page, advice: Advice) -> None:
         return
     page.head("WHAT IF", "replayed with the fixes together; pessimistic to optimistic")
     for what in advice.what_if:
-        place = f"{clean(what.file)}, device {what.device}: " if len(advice.what_if) > 1 else ""
+        place = f"{clean(what.file)}, {where(what)}: " if len(advice.what_if) > 1 else ""
         if what.saving_ns is None or what.speedup is None:
             page.prose(f"{place}{', '.join(what.fixes)}: unknown", "    ", first="  ")
         else:
