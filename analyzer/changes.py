@@ -17,6 +17,7 @@ from analyzer.classes import dataclass
 from analyzer.device_timeline import COMMUNICATION
 from analyzer.distinct import among, first_places
 from analyzer.graph import MODELLED, PASSES, Edge, Graph, Point
+from analyzer.host import Doing
 from analyzer.intervals import ascending
 from analyzer.nanoseconds import NEVER, durations
 from analyzer.narrow import blocks, where
@@ -91,11 +92,19 @@ def without_waits(calls: Collection[int] | None = None) -> Change:
 
 
 def synchronisations(graph: Graph) -> Int64:
-    """Rows of the calls that wait and move no data."""
+    """Rows of the calls that wait, and neither move data nor free memory."""
     waits = graph.ref[graph.point == Point.RETURN]
+    waits = waits[graph.timelines[0].host.doing[waits] != Doing.ALLOCATOR]
     launches = np.zeros(len(graph.trace) + 1, np.bool_)  # the last one for operations without a launch
     launches[graph.trace.launch[graph.row]] = True
     found: Int64 = ascending(waits[~launches[waits]])
+    return found
+
+
+def waiting_frees(graph: Graph) -> Int64:
+    """Rows of the calls that free memory and wait for the device."""
+    waits = graph.ref[graph.point == Point.RETURN]
+    found: Int64 = ascending(waits[graph.timelines[0].host.doing[waits] == Doing.ALLOCATOR])
     return found
 
 

@@ -20,6 +20,7 @@ from analyzer.changes import (
     synchronisations,
     together,
     unnamed_wait_decides,
+    waiting_frees,
     without_host,
     without_waits,
 )
@@ -250,7 +251,11 @@ _FIXES = (
         refuses=_refuses_without(_COPIES, "copies"),
         assumes=("optimistic: nothing on the compute stream needs the copied data at once",),
     ),
-    host_fix("allocator", "no device allocation in the loop", "allocator"),
+    Fix(
+        "allocator", "no device allocation in the loop", without_host(["allocator"]),
+        lambda graph: together(without_host(["allocator"]), without_waits(waiting_frees(graph).tolist()))(graph),
+        assumes=("optimistic: nothing else waits for the device in place of a call that frees memory",),
+    ),
     host_fix("module-load", "modules loaded before the loop", "module-load"),
     host_fix("compile", "compiled before the loop", "compile"),
     host_fix("garbage-collection", "garbage collected outside the loop", "garbage-collection"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from analyzer.changes import synchronisations
 from analyzer.fixes import FIXES, LOADER_KEEPS, Fix, Saving, copies_of, graph_launch_ns, plain_synchronisations, saving
 from analyzer.replay import wall_ns
 from analyzer.study import Study
 from tests.build import call, copy, kernel, sync
 from tests.programs import random_study, studied
 from tests.test_changes import communicating, launches
-from tests.test_graph import graph
+from tests.test_graph import graph, measured, replayed
 from traces import recipe
 from traces.simulate import simulate
 
@@ -87,6 +88,16 @@ def test_a_sync_behind_a_copy_reads_a_value() -> None:
         copy(116, 118, 2, "DtoH (Device -> Pinned)"), sync(116, 122, "cudaStreamSynchronize"),
     )  # fmt: skip
     assert [of.trace.label(row) for row in plain_synchronisations(of).tolist()] == ["cudaDeviceSynchronize"]
+
+
+def test_the_wait_of_a_free_is_the_allocators() -> None:
+    of = graph(
+        call(0, 5, 1), kernel(6, 106, 1), call(10, 130, 0, "cudaFree"), call(140, 145, 2), kernel(146, 156, 2),
+    )  # fmt: skip
+    assert synchronisations(of).tolist() == plain_synchronisations(of).tolist() == []
+    assert replayed(of, FIXES["host-sync"].high) == measured(of)
+    assert replayed(of, FIXES["allocator"].low) == [106, 132]  # it waits still, and then takes no time
+    assert replayed(of, FIXES["allocator"].high) == [106, 117]
 
 
 def test_a_graph_launch_costs_what_the_trace_shows() -> None:

@@ -244,8 +244,32 @@ def test_blocking_sync() -> None:
 
 def test_a_sync_with_nothing_to_wait_for_costs_its_own_time() -> None:
     of = graph(call(0, 5, 1), kernel(6, 16, 1), sync(30, 33), call(40, 45, 2), kernel(46, 56, 2))
-    assert Edge.BLOCK not in kinds(of)
+    assert replayed(of) == measured(of)
     assert replayed(of, without_waits()) == [16, 53]
+
+
+def test_a_sync_with_nothing_to_wait_for_would_wait_for_a_slower_device() -> None:
+    of = graph(call(0, 5, 1), kernel(6, 16, 1), sync(30, 33), call(40, 45, 2), kernel(46, 56, 2))
+    assert replayed(of, scaled(np.array([0]), 4)) == [46, 72]  # returns 3 later, 7 of host work, 6 of latency
+    assert replayed(of, scaled(np.array([0]), 4), without_waits()) == [46, 57]
+
+
+def test_a_sync_with_nothing_to_wait_for_would_wait_if_it_came_sooner() -> None:
+    of = graph(
+        call(0, 5, 1), kernel(6, 106, 1), op("aten::add", 5, 130), sync(130, 133), call(140, 145, 2), kernel(146, 156, 2),
+    )  # fmt: skip
+    assert replayed(of) == measured(of)
+    assert replayed(of, without_host(["framework"])) == [106, 132]  # returns at 109, 7 of host work, 6 of latency
+
+
+def test_a_free_with_nothing_to_wait_for_would_wait_and_then_free() -> None:
+    of = graph(
+        call(0, 5, 1), kernel(6, 16, 1), call(30, 54, 0, "cudaFree"), call(60, 65, 2), kernel(66, 76, 2),
+    )  # fmt: skip
+    assert replayed(of) == measured(of)
+    # 24 to free behind the kernel, 6 of host work, 6 of latency.
+    assert replayed(of, scaled(np.array([0]), 4)) == [46, 92]
+    assert replayed(of, scaled(np.array([0]), 4), without_host(["allocator"])) == [46, 68]
 
 
 def test_a_sync_waits_for_no_later_launch_of_another_thread() -> None:

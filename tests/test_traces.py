@@ -188,9 +188,9 @@ def test_the_first_launch_of_a_kernel_loads_its_module() -> None:
 
 def test_freeing_memory_waits_for_the_device_and_a_first_call_is_start_up() -> None:
     program = tiny("launch k\nfree 3us\ncall cudaStreamCreateWithFlags 20us cause=module-load\nlaunch k")
-    # k 5 to 15, cudaFree until 15, the other call until 35.
-    assert spans(program) == [(5, 15), (40, 50)]
-    assert idle(program) == {"module-load": 20, "launch-latency": 5}
+    # k 5 to 15, cudaFree waits for it and takes until 18, the other call until 38.
+    assert spans(program) == [(5, 15), (43, 53)]
+    assert idle(program) == {"allocator": 3, "module-load": 20, "launch-latency": 5}
 
 
 def test_a_host_may_wait_for_one_event() -> None:

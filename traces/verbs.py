@@ -134,11 +134,12 @@ class Verbs(Machine):
         call.end = thread.time
 
     def do_free(self, line: Line, thread: Thread) -> Waiting:
-        """`free 400us`: returns no earlier than the device is done."""
+        """`free 400us`: takes that long once the device is done."""
         yield thread.time
         call = self.open_call(thread, "cudaFree")
         end = yield from self.ends(list(self.last.values()))
-        self.spend(thread, max(self.scaled(line.times()[0], "allocator", thread), end - thread.time), "allocator")
+        wait = max(end - thread.time, 0)
+        self.spend(thread, wait + self.scaled(line.times()[0], "allocator", thread), "allocator")
         call.end = thread.time
 
     def do_sync(self, line: Line, thread: Thread) -> Waiting:

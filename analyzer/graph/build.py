@@ -21,6 +21,7 @@ from analyzer.graph.operations import (
     Operations,
     all_blocking,
     collect_calls,
+    ended_before,
     merge_operations,
     own_operation,
     queue_full,
@@ -135,7 +136,7 @@ def _return_edges(
     host: Host, operations: Operations, calls: Calls, blocking: Blocking, queue: Int64, call_point: Index,
     return_point: Index, op_point: Index, edges: Edges,
 ) -> tuple[Int64, Int8, Int64]:  # fmt: skip
-    """When a call that waits returns: its own cost at least, and after what it waits for.
+    """When a call that waits returns: its own cost at least, and after what it waits for, or would wait for.
 
     Returns the host time on these edges: number of the edge as it was added, cause, ns.
     """
@@ -153,16 +154,25 @@ def _return_edges(
     waited = (target != NONE) & (released > begin) & (released <= end)
     cost = end - begin
     # With nothing to wait for it takes no longer than others did that had nothing, or than it takes to return.
-    idle, late = cost[~is_copy & ~is_queue & ~waited], (end - released)[waited & ~is_queue]
+    frees = host.doing[row] == Doing.ALLOCATOR
+    idle, late = cost[~is_copy & ~is_queue & ~waited & ~frees], (end - released)[waited & ~is_queue]
     intrinsic = min(
         int(idle.min()) if len(idle) else INTRINSIC_SYNC_NS,
         int(np.median(late)) if len(late) else INTRINSIC_SYNC_NS,
         INTRINSIC_SYNC_NS,
     )
     usual = _usual_call_ns(operations, queue)
-    cost = np.where(waited, np.minimum(cost, np.where(is_queue, usual, intrinsic)), cost)
-    # What a call that frees memory takes is the allocator's, but for the wait.
-    first, frees = edges.count, host.doing[row] == Doing.ALLOCATOR
+    # One that had nothing to wait for would have waited had it come sooner.
+    would = np.flatnonzero(~is_copy & ~is_queue & ~waited)
+    target[would] = ended_before(operations, begin[would])
+    would = would[target[would] != NONE]
+    least = np.where(frees, cost, intrinsic)[would]
+    released[would] = end[would] - np.minimum(least, end[would] - operations.end[target[would]])
+    # What a call that frees memory takes is the allocator's, but for the wait: it frees when it has waited.
+    own = np.where(is_queue, usual, np.where(frees, end - released, intrinsic))
+    cost = np.where(waited, np.minimum(cost, own), cost)
+    waited[would] = True
+    first = edges.count
     edges.add(call_point[at], return_point[at], cost, Edge.THREAD, modelled=False)
     found = [(first + np.flatnonzero(frees), cost[frees])]
     for kind, mine in ((Edge.BLOCK, waited & ~is_queue), (Edge.QUEUE, waited & is_queue)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
@@ -24,6 +25,7 @@ from analyzer.trace import NONE, Bool, Index, Int64, Kind, Trace
 QUEUE_IN_FLIGHT = 500  # launches in flight from which a long launch call is taken for a full queue (depth: about 1,022)
 QUEUE_CALL_RATIO = 2  # … and longer than this many times the tenth percentile
 FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after an operation's end had waited for it
+WAITING_FREE = re.compile(r"(?:cuda|hip)Free|cuMemFree(?:_v2)?")  # waits for the device, whatever it finds
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def number_by_target(target: Any, forward: Any, first: Any, new: Any) -> None:
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:
-    """Blocking calls of all devices of the process, each once; and frees that waited for the device (inferred)."""
+    """Blocking calls of all devices of the process, each once; and frees that wait for the device."""
     frees = _waiting_frees(attributions[0].timeline, operations)
     row = ascending(np.concatenate([*(a.blocking.row for a in attributions), frees]))
     is_copy, busy = np.zeros(len(row), np.bool_), np.zeros(len(row), np.int64)
@@ -244,14 +246,16 @@ def all_blocking(attributions: Sequence[Attribution], operations: Operations) ->
 
 
 def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:
-    """Rows of calls that free memory and returned just after an operation that was running when they began."""
+    """Rows of calls that free memory and wait by their name, or returned just after an operation that was running when they
+    began (inferred)."""
     trace, host = timeline.trace, timeline.host
     named = np.array(["free" in name.lower() for name in trace.names], np.bool_)
+    always = np.array([WAITING_FREE.fullmatch(name) is not None for name in trace.names], np.bool_)
     rows = where(host.doing == Doing.ALLOCATOR)
     rows = rows[named[trace.name_code[rows]] & np.isin(trace.thread[rows], host.launching)]
     target = waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
-    waited = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
-    return np.asarray(rows[waited], np.int64)
+    waits = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
+    return np.asarray(rows[waits | always[trace.name_code[rows]]], np.int64)
 
 
 def queue_full(operations: Operations, trace: Trace) -> Int64:
@@ -310,10 +314,7 @@ def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
     found = np.full(len(begin), NONE, np.int64)
     if not len(begin):
         return found
-    ends, by_end = operations.end, places(len(operations.end))
-    if (ends[1:] < ends[:-1]).any():
-        by_end = np.argsort(ends, kind="stable").astype(by_end.dtype)
-        ends = ends[by_end]
+    ends, by_end = _by_end(operations)
     last = np.searchsorted(ends, end, side="right") - 1
     compiled.call(
         sweep_waited,
@@ -322,6 +323,22 @@ def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
         (found,),
     )
     return found
+
+
+def ended_before(operations: Operations, instant: Int64) -> Int64:
+    """[k] the operation that ended last by then, -1 where none had."""
+    ends, by_end = _by_end(operations)
+    at = np.searchsorted(ends, instant, side="right") - 1
+    return np.where(at >= 0, by_end[at], NONE)
+
+
+def _by_end(operations: Operations) -> tuple[Int64, Index]:
+    """The ends of the operations in order, and whose they are."""
+    ends, by_end = operations.end, places(len(operations.end))
+    if (ends[1:] < ends[:-1]).any():
+        by_end = np.argsort(ends, kind="stable").astype(by_end.dtype)
+        ends = ends[by_end]
+    return ends, by_end
 
 
 def sweep_waited(begin: Any, last: Any, ends: Any, launched: Any, operation: Any, found: Any) -> None:
