@@ -89,7 +89,7 @@ def test_with_all_ranks_it_is_said_who_comes_late_and_what_is_waiting(sample: Ca
         ("multi-stream-events", "No rule has a change worth 1 % of the wall. The largest loss is streams waiting"),
         (
             "pageable-copies",
-            "Range: pinned copies return at once, and both directions overlap; they run 1.1 to 2 times",
+            "Range: pinned copies return at once; they run 1.1 to 2 times as fast; optimistic: both directions",
         ),
     ],
 )

