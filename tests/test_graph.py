@@ -272,6 +272,30 @@ def test_a_free_with_nothing_to_wait_for_would_wait_and_then_free() -> None:
     assert replayed(of, scaled(np.array([0]), 4), without_host(["allocator"])) == [46, 68]
 
 
+def waiting(name: str, **what: object) -> Graph:
+    """Short work on stream 7, an event after it, long work on both streams, and a wait for a part of it at 80."""
+    return graph(
+        call(0, 5, 1), kernel(6, 16, 1), call(6, 7, 2, "cudaEventRecord"), call(8, 13, 3), kernel(17, 57, 3),
+        call(14, 19, 4), kernel(20, 70, 4, stream=20), call(80, 83, 5, name),
+        event("cuda_sync", "Sync", 80, 83, pid=0, tid=7, correlation=5, device=0, **what), call(90, 95, 6), kernel(96, 106, 6),
+    )  # fmt: skip
+
+
+def test_a_sync_waits_for_the_stream_or_event_that_the_recording_names() -> None:
+    any_work = waiting("cudaDeviceSynchronize", cuda_sync_kind="Context Sync", stream=-1)
+    stream = waiting("cudaStreamSynchronize", cuda_sync_kind="Stream Sync", stream=7)
+    record = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2}
+    of_event = waiting("cudaEventSynchronize", cuda_sync_kind="Event Sync", stream=-1, **record)
+    for of in (any_work, stream, of_event):
+        assert replayed(of) == measured(of)
+    # Returns 3 after what it waits for, then 7 of host work, 6 of latency and 10 of work.
+    assert replayed(any_work, scaled(np.array([2]), 3))[2:] == [170, 196]
+    assert replayed(stream, scaled(np.array([2]), 3))[2:] == [170, 106]
+    assert replayed(stream, scaled(np.array([1]), 3)) == [16, 137, 70, 163]
+    assert replayed(of_event, scaled(np.array([1]), 3)) == [16, 137, 70, 148]  # behind it on its stream only
+    assert replayed(of_event, scaled(np.array([0]), 10), scaled(np.array([1]), 0)) == [106, 107, 70, 132]
+
+
 def test_a_sync_waits_for_no_later_launch_of_another_thread() -> None:
     of = graph(
         call(0, 5, 1), kernel(6, 106, 1), sync(10, 109), call(50, 55, 3, tid=2), kernel(56, 108, 3, stream=8),

@@ -198,6 +198,8 @@ def test_a_host_may_wait_for_one_event() -> None:
     # The second launch is at 6.8, so its k runs 11.8 to 71.8; the event is over at 15, the host knows at 17.
     assert spans(program) == [(5, 15), (11.8, 71.8), (22, 27), (78.8, 88.8)]
     assert [(wait.kind, wait.stream) for wait in program.ranks[0].waits] == [("Event Sync", -1), ("Context Sync", -1)]
+    first = program.ranks[0].waits[0]
+    assert (first.source_stream, first.record_correlation, first.event) == (7, 102, 1)
 
 
 def test_a_collective_ends_on_all_ranks_together() -> None:

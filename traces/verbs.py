@@ -161,7 +161,9 @@ class Verbs(Machine):
         end = yield from self.ends(targets)
         self.block_until(thread, call, max(thread.time + line.time("call", 2_000), end + self.times["return"]))
         kind = {"stream": "Stream Sync", "device": "Context Sync", "event": "Event Sync"}[what]
-        self.rank.waits.append(Wait(kind, call.start, call.end, stream if what == "stream" else -1, call.correlation))
+        on = stream if what == "stream" else -1
+        event = self.recorded[line.word(1)][1:] if what == "event" else ()
+        self.rank.waits.append(Wait(kind, call.start, call.end, on, call.correlation, *event))
 
     def do_record(self, line: Line, thread: Thread) -> Waiting:
         """`record EVENT stream=7`."""

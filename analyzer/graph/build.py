@@ -16,16 +16,18 @@ from analyzer.graph import PASSES, Edge, Graph, Point
 from analyzer.graph.host_edges import add_host_edges, host_time
 from analyzer.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
 from analyzer.graph.operations import (
+    Awaited,
     Calls,
     Edges,
     Operations,
     all_blocking,
+    awaited,
     collect_calls,
-    ended_before,
     merge_operations,
     own_operation,
     queue_full,
     waited_for,
+    would_wait_for,
 )
 from analyzer.graph.waits import Waits, event_waits
 from analyzer.host import Doing, Host
@@ -147,7 +149,8 @@ def _return_edges(
     target = np.full(len(at), NONE, np.int64)
     target[is_copy] = own_operation(operations, row[is_copy])
     syncs = np.flatnonzero(~is_copy & ~is_queue)
-    target[syncs] = waited_for(operations, begin[syncs], end[syncs])
+    what = awaited(operations, row[syncs], begin[syncs])
+    target[syncs] = waited_for(operations, what, begin[syncs], end[syncs])
     # A launch into a full queue returns when the operation that started last before its return starts.
     target[is_queue] = np.searchsorted(operations.start, end[is_queue], side="right") - 1
     released = np.where(is_queue, operations.start[target], operations.end[target])
@@ -163,8 +166,9 @@ def _return_edges(
     )
     usual = _usual_call_ns(operations, queue)
     # One that had nothing to wait for would have waited had it come sooner.
-    would = np.flatnonzero(~is_copy & ~is_queue & ~waited)
-    target[would] = ended_before(operations, begin[would])
+    idle_at = np.flatnonzero(~waited[syncs])
+    would = syncs[idle_at]
+    target[would] = would_wait_for(operations, Awaited(*(column[idle_at] for column in what)), begin[would])
     would = would[target[would] != NONE]
     least = np.where(frees, cost, intrinsic)[would]
     released[would] = end[would] - np.minimum(least, end[would] - operations.end[target[would]])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -253,8 +253,9 @@ def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:
     always = np.array([WAITING_FREE.fullmatch(name) is not None for name in trace.names], np.bool_)
     rows = where(host.doing == Doing.ALLOCATOR)
     rows = rows[named[trace.name_code[rows]] & np.isin(trace.thread[rows], host.launching)]
-    target = waited_for(operations, trace.start_ns[rows], trace.end_ns[rows])
-    waits = (target != NONE) & (trace.end_ns[rows] - operations.end[target] <= FREE_RETURN_NS)
+    begin, end = trace.start_ns[rows], trace.end_ns[rows]
+    target = waited_for(operations, awaited(operations, rows, begin), begin, end)
+    waits = (target != NONE) & (end - operations.end[target] <= FREE_RETURN_NS)
     return np.asarray(rows[waits | always[trace.name_code[rows]]], np.int64)
 
 
@@ -308,9 +309,56 @@ def own_operation(operations: Operations, calls: Int64) -> Int64:
     return np.asarray(order[np.searchsorted(operations.launch[order], calls, side="right") - 1], np.int64)
 
 
-def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
-    """[k] the operation a synchronisation waited for: launched before it, and of those the last to end before it
-    returned. -1 when all of them had ended before it began."""
+def calls_of(trace: Trace, process: int, correlation: Int64) -> Int64:
+    """[k] the call of the process with this correlation, -1 for none."""
+    rows = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process) & (trace.correlation != NONE))
+    rows = rows[np.argsort(trace.correlation[rows], kind="stable")]
+    if not len(rows):
+        return np.full(len(correlation), NONE)
+    ids = trace.correlation[rows]
+    at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    return np.where(ids[at] == correlation, rows[at], NONE)
+
+
+class Awaited(NamedTuple):
+    """What synchronisations wait for."""
+
+    stream: Int64
+    """[k] number of the one stream whose work each waits for, -1 for the work of all, or of one that is not recorded."""
+    launched: Int64
+    """[k] when the last of it was launched, at the latest: before the call began, or before its event was recorded."""
+
+
+def awaited(operations: Operations, calls: Int64, begin: Int64) -> Awaited:
+    """What these synchronisations wait for, as far as the recording says."""
+    trace, found = operations.trace, Awaited(np.full(len(calls), NONE), begin.copy())
+    rows = np.flatnonzero(trace.kind == Kind.SYNC)
+    if not len(rows) or not len(calls):
+        return found
+    process = int(trace.process[calls[0]])
+    rows = rows[trace.process[rows] == process]
+    call = calls_of(trace, process, trace.correlation[rows])
+    order = np.argsort(calls, kind="stable")
+    at = order[np.minimum(np.searchsorted(calls, call, sorter=order), len(calls) - 1)]
+    mine = np.flatnonzero(calls[at] == call)
+    rows, at = rows[mine], at[mine]
+    one_stream = np.array(["streamsynchronize" in name.lower() for name in trace.names], np.bool_)
+    found.stream[at] = np.where(one_stream[trace.name_code[calls[at]]], trace.stream[rows], NONE)
+    if "wait_on_stream" in trace.integers:
+        event = trace.integers["wait_on_stream"].dense(len(trace))[rows]
+        found.stream[at] = np.where(event != NONE, event, found.stream[at])
+    if "wait_on_cuda_event_record_corr_id" in trace.integers:
+        record = trace.integers["wait_on_cuda_event_record_corr_id"].dense(len(trace))[rows]
+        record = calls_of(trace, process, record)
+        recorded = np.where(record != NONE, trace.start_ns[record], begin[at])
+        found.launched[at] = np.minimum(recorded, begin[at])
+    found.stream[~np.isin(found.stream, trace.stream[operations.row])] = NONE
+    return found
+
+
+def waited_for(operations: Operations, what: Awaited, begin: Int64, end: Int64) -> Int64:
+    """[k] the operation a synchronisation waited for: of those that it waits for the last to end before it returned. -1
+    when all of them had ended before it began."""
     found = np.full(len(begin), NONE, np.int64)
     if not len(begin):
         return found
@@ -319,17 +367,31 @@ def waited_for(operations: Operations, begin: Int64, end: Int64) -> Int64:
     compiled.call(
         sweep_waited,
         len(begin) + len(ends),
-        (begin, last, ends, operations.launch_start(by_end), by_end),
+        (
+            begin, last, *what, ends, operations.launch_start(by_end), operations.trace.stream[operations.row[by_end]],
+            by_end,
+        ),
         (found,),
-    )
+    )  # fmt: skip
     return found
 
 
-def ended_before(operations: Operations, instant: Int64) -> Int64:
-    """[k] the operation that ended last by then, -1 where none had."""
+def would_wait_for(operations: Operations, what: Awaited, begin: Int64) -> Int64:
+    """[k] the operation that a synchronisation would have waited for had it come sooner: of those that it waits for the last
+    to end before it began, -1 where none had."""
+    found = np.full(len(begin), NONE, np.int64)
+    if not len(begin):
+        return found
     ends, by_end = _by_end(operations)
-    at = np.searchsorted(ends, instant, side="right") - 1
-    return np.where(at >= 0, by_end[at], NONE)
+    launch, lane = operations.launch_start(by_end), operations.trace.stream[operations.row[by_end]]
+    for stream in ascending(what.stream).tolist():
+        mine = np.flatnonzero(what.stream == stream)
+        those = np.flatnonzero(lane == stream) if stream != NONE else places(len(ends))
+        ended = np.searchsorted(ends[those], begin[mine], side="right")
+        launched = np.searchsorted(np.maximum.accumulate(launch[those]), what.launched[mine], side="left")
+        at = np.minimum(ended, launched) - 1
+        found[mine[at >= 0]] = by_end[those[at[at >= 0]]]
+    return found
 
 
 def _by_end(operations: Operations) -> tuple[Int64, Index]:
@@ -341,12 +403,14 @@ def _by_end(operations: Operations) -> tuple[Int64, Index]:
     return ends, by_end
 
 
-def sweep_waited(begin: Any, last: Any, ends: Any, launched: Any, operation: Any, found: Any) -> None:
-    """For each wait the operation that ended last, from `last` back, of those launched before it began."""
+def sweep_waited(
+    begin: Any, last: Any, stream: Any, launched: Any, ends: Any, launch: Any, lane: Any, operation: Any, found: Any
+) -> None:  # fmt: skip
+    """For each wait the operation that ended last, from `last` back to where it began, of those that it waits for."""
     for i in range(len(begin)):
         k = last[i]
         while k >= 0 and ends[k] > begin[i]:
-            if launched[k] < begin[i]:
+            if launch[k] < launched[i] and (stream[i] < 0 or lane[k] == stream[i]):
                 found[i] = operation[k]
                 break
             k -= 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from analyzer.classes import dataclass
-from analyzer.graph.operations import Operations
+from analyzer.graph.operations import Operations, calls_of
 from analyzer.host import Host
 from analyzer.intervals import ascending
 from analyzer.narrow import where
@@ -85,15 +85,7 @@ def _named_waits(
     mine = trace.process[recorded.rows] == process
     row, record = recorded.rows[mine], recorded.values[mine].astype(np.int64)
     on = trace.integers[keys[1]].dense(len(trace))[row]
-    by_id = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process) & (trace.correlation != NONE))
-    by_id = by_id[np.argsort(trace.correlation[by_id], kind="stable")]
-    ids = trace.correlation[by_id]
-
-    def call_of(wanted: Int64) -> Int64:
-        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
-        return np.where(ids[at] == wanted, by_id[at], NONE) if len(ids) else np.full(len(wanted), NONE)
-
-    call, source_call = call_of(trace.correlation[row]), call_of(record)
+    call, source_call = (calls_of(trace, process, ids) for ids in (trace.correlation[row], record))
     # -1 is unknown; an id from the future belongs to another session.
     known = (call != NONE) & (source_call != NONE) & (record <= trace.correlation[row]) & np.isin(call, calls)
     call, source_call, on, row = call[known], source_call[known], on[known], row[known]
