@@ -112,9 +112,26 @@ def scaled(operations: Int64, factor: Factor) -> Change:
     """These operations take `factor` times as long (quantization, precision, a faster kernel)."""
 
     def change(graph: Graph) -> Graph:
-        return replace(graph, duration_ns=_times(graph.duration_ns, operations, factor))
+        return _lasting(graph, _times(graph.duration_ns, operations, factor))
 
     return change
+
+
+def _lasting(graph: Graph, duration: Index) -> Graph:
+    """The graph with operations of these durations.
+
+    What starts before the operation ahead of it has ended (programmatic dependent launch) never starts before that one.
+    """
+    weight, own = graph.weight_ns, False
+    for part in blocks(len(weight)):
+        ns = weight[part]
+        early = np.flatnonzero((ns < 0) & (ns != NEVER) & ((graph.flags[part] & np.int8(PASSES)) > 0))
+        least = -duration[graph.after(early + part.start)].astype(np.int64)
+        sooner = ns[early] < least
+        if sooner.any():
+            weight, own = weight if own else weight.copy(), True
+            weight[early[sooner] + part.start] = least[sooner]
+    return replace(graph, duration_ns=duration, weight_ns=weight)
 
 
 def _times(duration: Index, operations: Int64, factor: Factor) -> Index:
@@ -149,7 +166,7 @@ def fused(
         into = _into_operations(graph, gone)
         weight = graph.weight_ns.copy()
         weight[into & _of_kinds(graph, Edge.STREAM, Edge.GRAPH)] = 0
-        graph = replace(graph, weight_ns=weight, duration_ns=duration)
+        graph = _lasting(replace(graph, weight_ns=weight), duration)
         return _without_launches(graph, graph.trace.launch[graph.row[rest]], own=True) if host else graph
 
     return change
@@ -296,8 +313,7 @@ def overlapped(operations: Int64, *, slowdown: float = 1.0, independent: bool = 
         duration = _times(graph.duration_ns, operations, slowdown)
         weight = graph.weight_ns.copy()
         weight[emptied] = NEVER
-        graph = replace(graph, weight_ns=weight, duration_ns=duration)
-        return _in_lanes(graph, moves)
+        return _in_lanes(_lasting(replace(graph, weight_ns=weight), duration), moves)
 
     return change
 

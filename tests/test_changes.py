@@ -50,6 +50,14 @@ def test_host_time_is_taken_off_once() -> None:
     assert replayed(of, gone, gone) == replayed(of, gone)
 
 
+def test_what_overlaps_its_predecessor_never_starts_before_it() -> None:
+    of = graph(call(0, 5, 1, "cudaGraphLaunch"), kernel(6, 106, 1), kernel(56, 156, 1), kernel(156, 166, 1))
+    assert replayed(of) == measured(of)
+    assert replayed(of, scaled(np.array([0]), 0.8)) == [86, 136, 146]
+    assert replayed(of, scaled(np.array([0]), 0.1)) == [16, 106, 116]
+    assert replayed(of, scaled(np.array([0, 1, 2]), 0.1)) == [16, 16, 17]
+
+
 def test_host_time_of_one_cause_leaves_the_others() -> None:
     of = graph(*launches(2))
     # Between the launches: 5 launch call, 5 + 10 framework, 10 Python.
