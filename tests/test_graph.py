@@ -290,6 +290,7 @@ def test_a_sync_waits_for_the_stream_or_event_that_the_recording_names() -> None
         assert replayed(of) == measured(of)
     # Returns 3 after what it waits for, then 7 of host work, 6 of latency and 10 of work.
     assert replayed(any_work, scaled(np.array([2]), 3))[2:] == [170, 196]
+    assert replayed(any_work, scaled(np.array([1]), 3)) == [16, 137, 70, 163]  # for all streams, whichever is last
     assert replayed(stream, scaled(np.array([2]), 3))[2:] == [170, 106]
     assert replayed(stream, scaled(np.array([1]), 3)) == [16, 137, 70, 163]
     assert replayed(of_event, scaled(np.array([1]), 3)) == [16, 137, 70, 148]  # behind it on its stream only

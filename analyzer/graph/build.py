@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from analyzer.graph.operations import (
     all_blocking,
     awaited,
     collect_calls,
+    last_of_other_streams,
     merge_operations,
     own_operation,
     queue_full,
@@ -37,6 +39,7 @@ from analyzer.narrow import blocks, index_type, narrowed, places, where
 from analyzer.trace import NONE, Index, Int8, Int64, Trace
 
 LONGEST_NS = 1 << 60  # a shorter span leaves room for a rank beside the time
+WAITS_FOR_ALL = re.compile(r"(?:device|ctx|context)synchronize", re.IGNORECASE)
 INTRINSIC_SYNC_NS = 5_000  # what a blocking call costs at least, when the trace shows none that had nothing to wait for
 
 
@@ -183,6 +186,13 @@ def _return_edges(
         found.append((edges.count + np.flatnonzero(frees[mine]), (end - released)[mine & frees]))
         source = op_point[target[mine]]
         edges.add(source, return_point[at[mine]], (end - released)[mine], kind, passes=kind == Edge.BLOCK)
+    everything = np.array([WAITS_FOR_ALL.search(name) is not None for name in operations.trace.names], np.bool_)
+    wide = syncs[(everything[operations.trace.name_code[row[syncs]]] | frees[syncs]) & waited[syncs]]
+    wait, source = last_of_other_streams(operations, target[wide], begin[wide], end[wide])
+    wide = wide[wait]
+    after = np.minimum(np.where(frees, cost, intrinsic)[wide], end[wide] - operations.end[source])
+    found.append((edges.count + np.flatnonzero(frees[wide]), after[frees[wide]]))
+    edges.add(op_point[source], return_point[at[wide]], after, Edge.BLOCK, passes=True)
     edge, ns = (np.concatenate(column) for column in zip(*found, strict=True))
     return edge, np.full(len(edge), CODE["allocator"], np.int8), narrowed(ns)
 

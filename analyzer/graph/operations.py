@@ -394,6 +394,26 @@ def would_wait_for(operations: Operations, what: Awaited, begin: Int64) -> Int64
     return found
 
 
+def last_of_other_streams(operations: Operations, target: Int64, begin: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """(wait, operation) for waits for a whole device: besides its target each waits for the last operation of every other
+    stream of that device, launched before it began and over when it returned. Once is enough for each operation."""
+    order = operations.by_lane
+    runs = np.split(order, np.flatnonzero(np.diff(operations.lane[order])) + 1) if len(target) else []
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for mine in runs if len(runs) > 1 else ():
+        ended = np.searchsorted(np.maximum.accumulate(operations.end[mine]), end, side="right")
+        launched = np.searchsorted(np.maximum.accumulate(operations.launch_start(mine)), begin, side="left")
+        at = np.minimum(ended, launched) - 1
+        last = mine[at]
+        other = operations.lane[target] != operations.lane[last]
+        other &= (at >= 0) & (operations.device[target] == operations.device[last])
+        wait = np.flatnonzero(other)
+        wait = wait[np.diff(last[wait], prepend=NONE) != 0]
+        found.append((wait, last[wait]))
+    wait, operation = (np.concatenate(column) for column in zip(*found, strict=True))
+    return wait, operation
+
+
 def _by_end(operations: Operations) -> tuple[Int64, Index]:
     """The ends of the operations in order, and whose they are."""
     ends, by_end = operations.end, places(len(operations.end))
