@@ -364,15 +364,17 @@ def waited_for(operations: Operations, what: Awaited, begin: Int64, end: Int64) 
         return found
     ends, by_end = _by_end(operations)
     last = np.searchsorted(ends, end, side="right") - 1
+    wanted, stream = np.full(len(begin), NONE, np.int32), np.empty(0, np.int32)
+    if (what.stream != NONE).any():  # streams by their places among all of them
+        streams = ascending(operations.trace.stream[operations.row])
+        stream = np.searchsorted(streams, operations.trace.stream[operations.row[by_end]]).astype(np.int32)
+        wanted = np.where(what.stream != NONE, np.searchsorted(streams, what.stream), NONE).astype(np.int32)
     compiled.call(
         sweep_waited,
         len(begin) + len(ends),
-        (
-            begin, last, *what, ends, operations.launch_start(by_end), operations.trace.stream[operations.row[by_end]],
-            by_end,
-        ),
+        (begin, last, wanted, what.launched, ends, operations.launch_start(by_end), stream, by_end),
         (found,),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -383,14 +385,16 @@ def would_wait_for(operations: Operations, what: Awaited, begin: Int64) -> Int64
     if not len(begin):
         return found
     ends, by_end = _by_end(operations)
-    launch, lane = operations.launch_start(by_end), operations.trace.stream[operations.row[by_end]]
+    launch = operations.launch_start(by_end)
     for stream in ascending(what.stream).tolist():
         mine = np.flatnonzero(what.stream == stream)
-        those = np.flatnonzero(lane == stream) if stream != NONE else places(len(ends))
+        those: Any = slice(None)
+        if stream != NONE:
+            those = np.flatnonzero(operations.trace.stream[operations.row[by_end]] == stream)
         ended = np.searchsorted(ends[those], begin[mine], side="right")
         launched = np.searchsorted(np.maximum.accumulate(launch[those]), what.launched[mine], side="left")
         at = np.minimum(ended, launched) - 1
-        found[mine[at >= 0]] = by_end[those[at[at >= 0]]]
+        found[mine[at >= 0]] = by_end[those][at[at >= 0]]
     return found
 
 
@@ -424,13 +428,13 @@ def _by_end(operations: Operations) -> tuple[Int64, Index]:
 
 
 def sweep_waited(
-    begin: Any, last: Any, stream: Any, launched: Any, ends: Any, launch: Any, lane: Any, operation: Any, found: Any
+    begin: Any, last: Any, wanted: Any, launched: Any, ends: Any, launch: Any, stream: Any, operation: Any, found: Any
 ) -> None:  # fmt: skip
     """For each wait the operation that ended last, from `last` back to where it began, of those that it waits for."""
     for i in range(len(begin)):
         k = last[i]
         while k >= 0 and ends[k] > begin[i]:
-            if launch[k] < launched[i] and (stream[i] < 0 or lane[k] == stream[i]):
+            if launch[k] < launched[i] and (wanted[i] < 0 or stream[k] == wanted[i]):
                 found[i] = operation[k]
                 break
             k -= 1
