@@ -87,12 +87,13 @@ def wall_ns(done: Replay, window: Window, device: int) -> int:
     first, last = _spanned(done, window, device)
     if window.kind == "gpu":
         return last - first
-    return max(moved(done, window.end_ns, device), last) - moved(done, window.start_ns, device)
+    start, end = moved(done, window.start_ns, device), moved(done, window.end_ns, device)
+    return max(end, last, start) - start
 
 
 def _spanned(done: Replay, window: Window, device: int) -> tuple[int, int]:
     """First start and last end in a replay of the operations that ran in a window of this device, all of it for `gpu`; the
-    window's start where there are none."""
+    recording's start where there are none."""
     graph, first, last = done.graph, [], []
     for part in blocks(len(graph.row)):
         mine = graph.device[part] == device
@@ -105,7 +106,7 @@ def _spanned(done: Replay, window: Window, device: int) -> tuple[int, int]:
             start = done.time_ns[graph.operation_point[at]]
             first.append(int(start.min()))
             last.append(int((start + graph.duration_ns[at]).max()))
-    return min(first, default=window.start_ns), max(last, default=window.start_ns)
+    return min(first, default=graph.trace.origin_ns), max(last, default=graph.trace.origin_ns)
 
 
 def moved(done: Replay, instant: int, device: int) -> int:
@@ -119,8 +120,37 @@ def moved(done: Replay, instant: int, device: int) -> int:
     )
     if len(ends):
         return int((done.time_ns[graph.operation_point[ends]] + graph.duration_ns[ends]).max())
-    last = graph.last_before(instant)
-    return instant if last is None else int(done.time_ns[last] + instant) - graph.time(last)
+    before, after = _around(done, device, instant)
+    if after is None:
+        last = graph.last_before(instant)
+        return instant if last is None else int(done.time_ns[last] + instant) - graph.time(last)
+    # As far between them as it was: a wait that the window cuts is cut where it was, however short it has become.
+    share = (instant - before[0]) / (after[0] - before[0])
+    return before[1] + round(max(after[1] - before[1], 0) * share)
+
+
+def _around(done: Replay, device: int, instant: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
+    """Measured and in a replay: the last start or end of an operation of this device by then, and the first one after.
+
+    Before them all lies the recording's start; None after all of them.
+    """
+    graph, trace = done.graph, done.graph.trace
+    before, after = (trace.origin_ns, trace.origin_ns), None
+    for part in blocks(len(graph.row)):
+        mine = np.flatnonzero(graph.device[part] == device) + part.start
+        start, row = done.time_ns[graph.operation_point[mine]], graph.row[mine]
+        for measured, replayed in (
+            (trace.start_ns[row], start), (trace.end_ns[row], start + graph.duration_ns[mine])
+        ):  # fmt: skip
+            past = measured <= instant
+            if past.any():
+                last = int(measured[past].max())
+                before = max(before, (last, int(replayed[measured == last].max())))
+            if not past.all():
+                first = int(measured[~past].min())
+                found = (first, int(replayed[measured == first].min()))
+                after = found if after is None else min(after, found)
+    return before, after
 
 
 def _end_at(graph: Graph, device: int, instant: int, part: slice) -> Bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from analyzer.graph import Edge, Graph, Point
 from analyzer.replay import TRUSTED, Trust, replay, trust, wall_ns
 from analyzer.study import Study
 from analyzer.window import Window
-from tests.build import call, kernel, op, step, trace
+from tests.build import annotation, call, kernel, op, step, trace
 from tests.programs import program, random_study, span_ns
 
 SEEDS = range(60)
@@ -145,6 +147,32 @@ def test_windows_of_a_replay() -> None:
     assert wall_ns(study.program.unchanged, cut, 0) == cut.wall_ns
     assert wall_ns(without, cut, 0) == cut.wall_ns - 2 * 15_000
     assert (graph.kind != Edge.HANDOVER).all()
+
+
+def test_a_window_that_cuts_a_wait_has_its_part_of_what_is_left_of_it() -> None:
+    from analyzer.study import Request, studies
+
+    events = [
+        call(0, 5, 1), kernel(6, 16, 1), annotation("enumerate(DataLoader)#x", 20, 520), call(1010, 1015, 2),
+        kernel(1016, 1026, 2),
+    ]  # fmt: skip
+    study = studies(trace(*events), Request())[0][0]
+    origin, without = study.trace.origin_ns, replay(without_host(["dataloader"])(study.graph))
+    # The gap from 16 to 1016 becomes one from 16 to 516, and half of either is in the window.
+    for start, end in ((16, 516), (516, 1016), (266, 766)):
+        cut = Window("", origin + start * 1000, origin + end * 1000, "")
+        assert wall_ns(study.program.unchanged, cut, 0) == 500_000
+        assert wall_ns(without, cut, 0) == 250_000
+
+
+def test_no_window_saves_more_than_its_wall() -> None:
+    for study in studies_of("all"):
+        start, wall = study.window.start_ns, study.window.wall_ns
+        cuts = [start + wall * i // 7 for i in range(8)]
+        for _, change in removals(study.graph).values():
+            done = replay(change(study.graph))
+            for begin, end in pairwise(cuts):
+                assert wall_ns(done, Window("", begin, end, ""), 0) >= 0, study.trace.name
 
 
 def test_trust_counts_what_no_edge_explains() -> None:
