@@ -169,6 +169,12 @@ def test_two_replays_of_a_graph_keep_their_branches_apart() -> None:
     assert replayed(of, half(1)) == [30, 46, 57, 230, 261, 272]
 
 
+def test_a_stream_waits_for_what_outlasts_an_operation_without_length() -> None:
+    of = graph(call(0, 5, 1), kernel(6, 6, 1), call(5, 8, 2), kernel(6, 106, 2), call(10, 15, 3), kernel(107, 117, 3))
+    assert replayed(of)[-1] == 117
+    assert replayed(of, scaled(np.array([0, 1]), 2))[-1] == 217
+
+
 def two_streams(*more: Event) -> Graph:
     """The second stream's kernel waits for the first one's, 2 after its end."""
     return graph(

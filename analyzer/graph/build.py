@@ -121,6 +121,9 @@ def _stream_edges(operations: Operations, op_point: Index, nominal: Nominal, edg
         # An operation that overlaps its predecessor (programmatic dependent launch) keeps its overlap.
         weight = np.minimum(start[at] - operations.end[before], ns)
         edges.add(op_point[before], op_point[at], weight, kind, passes=True, modelled=False)
+    source, at = operations.outlasting
+    weight = np.minimum(start[at] - operations.end[source], nominal.queued_ns)
+    edges.add(op_point[source], op_point[at], weight, Edge.STREAM, passes=True)
     source, node = nominal.branches
     gap = start[node] - operations.end[source]
     edges.add(op_point[source], op_point[node], np.minimum(gap, nominal.graph_ns), Edge.GRAPH, passes=True)

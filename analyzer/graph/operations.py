@@ -91,6 +91,23 @@ class Operations:
         previous[self.by_lane[same + 1]] = self.by_lane[same]
         return previous
 
+    @property
+    def outlasting(self) -> tuple[Int64, Int64]:
+        """(earlier, later) of a lane: the later one waited for an operation that outlasted the one just before it."""
+        order = self.by_lane
+        end, lane = self.end[order], self.lane[order]
+        same = lane[1:] == lane[:-1]
+        if not ((end[1:] < end[:-1]) & same).any():
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        low = int(end.min())
+        reach = lane.astype(np.int64) * (int(end.max()) - low + 1) + end - low
+        most = np.maximum.accumulate(reach)
+        longest = np.maximum.accumulate(np.where(reach == most, np.arange(len(reach)), 0))
+        at = np.flatnonzero(same & (most[:-1] > reach[:-1]))
+        source, later = order[longest[at]], order[at + 1]
+        waited = self.linked[later] & (self.end[source] <= self.start[later])
+        return source[waited], later[waited]
+
     @cached_property
     def graph(self) -> Bool:
         """[m] one of several operations of a launch."""
