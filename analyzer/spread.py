@@ -226,7 +226,7 @@ def advise_places(
     advices = dict(part.advices)
     chosen = list(places)
     if detail:
-        again = _communicating(run, part, summaries)
+        again = _communicating(run, part, summaries) if len(places) > 1 else []
         if again and not interrupted:  # what rules say of these hangs on the other ranks
             known, interrupted = _detailed(again, request, run, names, workers, scheduler, tell)
             advices |= known

@@ -31,6 +31,7 @@ from analyzer.run import PHASES, Run
 from analyzer.spread import look_at
 from analyzer.stragglers import Arrivals, late_ones, stragglers
 from analyzer.study import Request, studies
+from analyzer.trace import Trace
 from tests import build
 from traces.program import Program
 from traces.recipe import parse
@@ -734,3 +735,19 @@ def test_packed_files_too(tmp_path: Path) -> None:
         (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     assert run_of(folder).matched == 12
+
+
+def test_a_recording_alone_is_read_once_however_much_its_ranks_communicate(
+    monkeypatch: pytest.MonkeyPatch, sample: Callable[[str], Path]
+) -> None:
+    place = str(sample("comm-bound-rank-rank0"))
+    begun: list[Path] = []
+
+    def counted(path: Path, tell: spread.Tell | None = None) -> Trace:
+        begun.append(path)
+        return read(path, tell)
+
+    monkeypatch.setattr(spread, "read", counted)
+    monkeypatch.setattr(spread, "_communicating", lambda *_: [place])
+    spread.advise_places([place], Request())
+    assert begun == [Path(place)]

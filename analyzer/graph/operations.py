@@ -328,7 +328,16 @@ def own_operation(operations: Operations, calls: Int64) -> Int64:
 
 def calls_of(trace: Trace, process: int, correlation: Int64) -> Int64:
     """[k] the call of the process with this correlation, -1 for none."""
-    rows = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process) & (trace.correlation != NONE))
+    wanted = np.unique(correlation[correlation != NONE])
+    if not len(wanted):
+        return np.full(len(correlation), NONE)
+    found = []
+    for part in blocks(len(trace)):
+        ids = trace.correlation[part]
+        known = wanted[np.minimum(np.searchsorted(wanted, ids), len(wanted) - 1)] == ids
+        known &= (trace.kind[part] == Kind.CALL) & (trace.process[part] == process)
+        found.append(np.flatnonzero(known) + part.start)
+    rows = np.concatenate(found)
     rows = rows[np.argsort(trace.correlation[rows], kind="stable")]
     if not len(rows):
         return np.full(len(correlation), NONE)
