@@ -116,7 +116,7 @@ def _unlinked(gaps: Gaps) -> Iterable[Pieces]:
 def _refills(timeline: Timeline, idle: Idle, blocking: Blocking) -> Idle:
     """Rule 5: generic host time after a blocking call is the call's, as far as the call had waited on running work."""
     calls = np.flatnonzero(blocking.busy_ns > 0)
-    if not len(calls):
+    if not len(calls) or not len(idle):
         return idle
     trace, cuts = timeline.trace, list[Cut]()
     calls = calls[np.argsort(trace.end_ns[blocking.row[calls]], kind="stable")]
