@@ -110,21 +110,6 @@ def test_waiting_frame_hands_over(waits: str) -> None:
     assert found == {"host host-unknown": 3, "host framework": 6, "submitted launch-latency": 5}
 
 
-def test_a_thread_inside_nothing_but_a_range_hands_over() -> None:
-    """The range of a step says nothing about who works: the backward pass of another thread does, from 52 to 58."""
-    main = [annotation("train_step", 0, 100), op("aten::mul", 59, 62)]
-    backward = [
-        call(1, 2, 9, tid=2),
-        kernel(50, 51, 9),
-        op("MulBackward0", 52, 56, tid=2),
-        call(56, 58, name="cudaMalloc", tid=2),
-    ]
-    found = gap(75, *main, *backward, call(60, 62, 4), kernel(65, 75, 4))
-    assert found == {
-        "host python": 2, "host framework": 4 + 1, "host allocator": 2, "submitted launch-latency": 5,
-    }  # fmt: skip
-
-
 def test_frame_inside_a_waiting_one_counts() -> None:
     frames = [frame("threading.py(300): wait", 48, 60), frame("train.py(9): hook", 52, 55)]
     assert gap(75, *frames, call(60, 62, 4), kernel(65, 75, 4)) == {

@@ -36,14 +36,12 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) 
     def by_hole(found: Overlaps, segments: Segments) -> Pieces:
         return with_cause(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
 
-    firm = {t: s.where((s.doing != Doing.WAITING) & (s.doing != Doing.RANGE)) for t, s in host.segments.items()}
-    # A thread inside nothing but a range may be waiting for another one that is at work.
-    ranges = {t: s.where(s.doing == Doing.RANGE) for t, s in host.segments.items() if (s.doing == Doing.RANGE).any()}
+    active = {t: _active(s) for t, s in host.segments.items()}
     holes = {} if timeline.trace.has_frames else {t: _holes(timeline, s) for t, s in host.segments.items()}
     for block in blocks(len(keep)):
         some = keep[block]
         left = Overlaps(parts.start[some], parts.end[some], some, constant(NONE, len(some), np.int32))
-        for segments, give in ((firm, by_record), (ranges, by_record), (holes, by_hole)):
+        for segments, give in ((active, by_record), (holes, by_hole)):
             for threads in passes if segments else ():
                 left, pieces = _claim(left, threads, segments, give)
                 yield from pieces
@@ -114,6 +112,10 @@ def _merged(pieces: Pieces, returned: Int64) -> Pieces:
         pieces.start[first], pieces.end[last], pieces.gap[first], pieces.cause[first], pieces.side[first],
         pieces.row[of], pieces.modelled[first],
     )  # fmt: skip
+
+
+def _active(segments: Segments) -> Segments:
+    return segments.where(segments.doing != Doing.WAITING)
 
 
 def _holes(timeline: Timeline, segments: Segments) -> Segments:
