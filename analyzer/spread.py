@@ -65,6 +65,8 @@ class Job:
     summary: bool = True
     detail: bool = False
     """The whole advice too."""
+    first: bool = False
+    """Other recordings come beside it, and with them `run`: what rules say of communication waits for that."""
     run: Run | None = field(default=None, repr=False)
     """What is known of all ranks."""
     single: bool = False
@@ -91,7 +93,7 @@ def look(place: str, job: Job, tell: Tell | None = None) -> Part:
             if job.summary and not (job.single and len(found) == 1):
                 summaries = tuple(summarise(study, job.most, place) for study in found)
             advices: tuple[tuple[str, Advice], ...] = ()
-            if job.detail:
+            if job.detail and not (job.first and communicates(summaries)):
                 advices = ((place, examine([trace], job.request, run=job.run, studied=[(found, notes)])[0]),)
             return Part(((place, trace_info(trace)),), summaries, advices, (place,) * len(summaries))
     except NothingToAnalyse as error:
@@ -211,7 +213,9 @@ def advise_places(
     tell = tell or (lambda what, share: None)
     detail = len(places) <= DETAILED
     names = _names(places)
-    job = Job(request, budget(len(places)), detail=detail, single=len(places) == 1, names=names)
+    single = len(places) == 1
+    first = not single and request.rank is None
+    job = Job(request, budget(len(places)), detail=detail, first=first, single=single, names=names)
     workers = _workers(places, jobs, scheduler)
     part, interrupted = spread(places, job, workers, scheduler, tell)
     if not part.infos:
@@ -224,17 +228,14 @@ def advise_places(
         tell("comparing ranks", None)
         run = find_run(summaries)
     advices = dict(part.advices)
-    chosen = list(places)
-    if detail:
-        again = _communicating(run, part, summaries) if len(places) > 1 else []
-        if again and not interrupted:  # what rules say of these hangs on the other ranks
-            known, interrupted = _detailed(again, request, run, names, workers, scheduler, tell)
-            advices |= known
-    else:
-        chosen = _choose(run, part, summaries)
-        if interrupted:  # one of them, so that there is something to show
-            chosen, workers = chosen[:1], 1
-        advices, stopped = _detailed(chosen, request, run, names, workers, scheduler, tell)
+    chosen = list(places) if detail else _choose(run, part, summaries)
+    have = {place for place, _ in part.infos}
+    left = [place for place in chosen if place in have and place not in advices]
+    if interrupted:  # one of them, so that there is something to show
+        left, workers = [] if advices else left[:1], 1
+    if left:
+        known, stopped = _detailed(left, request, run, names, workers, scheduler, tell)
+        advices |= known
         interrupted = interrupted or stopped
     errors = sorted([*part.errors, *part.empty], key=lambda message: _about(message, places, names))
     in_order = [advices[place] for place in places if place in advices]
@@ -257,9 +258,7 @@ def _detailed(
 
 def _in_order(part: Part, places: Sequence[str]) -> list[RankSummary]:
     """The summaries in the order in which the recordings were given, whoever was done first."""
-    order = {place: i for i, place in enumerate(places)}
-    pairs = sorted(zip(part.places, range(len(part.places)), strict=True), key=lambda pair: (order[pair[0]], pair[1]))
-    return [part.summaries[i] for _, i in pairs]
+    return [summary for _, summary in _by_place(zip(part.places, part.summaries, strict=True), places)]
 
 
 def _by_place(pairs: Iterable[tuple[str, Any]], places: Sequence[str]) -> list[tuple[str, Any]]:
@@ -268,14 +267,10 @@ def _by_place(pairs: Iterable[tuple[str, Any]], places: Sequence[str]) -> list[t
     return sorted(pairs, key=lambda pair: order[pair[0]])
 
 
-def _communicating(run: Run | None, part: Part, summaries: Sequence[RankSummary]) -> list[str]:
-    """The recordings of ranks that spend time in communication which nothing hides."""
-    if run is None or not run.matched:
-        return []
-    of_summary = {id(summary): place for summary, place in zip(part.summaries, part.places, strict=True)}
+def communicates(summaries: Sequence[RankSummary]) -> bool:
+    """One of the ranks spends time in communication that nothing hides."""
     at = PHASES.index("communication")
-    long = [s for s in summaries if s.phases_ns[at] > COMMUNICATING * (s.end_ns - s.start_ns)]
-    return list(dict.fromkeys(of_summary[id(summary)] for summary in long))
+    return any(s.phases_ns[at] > COMMUNICATING * (s.end_ns - s.start_ns) for s in summaries)
 
 
 def _about(message: str, places: Sequence[str], names: Mapping[str, str]) -> int:

@@ -69,6 +69,13 @@ class Sparse:
         column[self.rows] = self.values
         return column
 
+    def at(self, rows: NDArray[Any]) -> Int64:
+        """[k] the values of these rows, -1 where a row has none."""
+        if not len(self.rows):
+            return np.full(len(rows), NONE)
+        place = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+        return np.where(self.rows[place] == rows, self.values[place].astype(np.int64), NONE)
+
     def get(self, row: int, missing: int = NONE) -> int:
         at = int(np.searchsorted(self.rows, row))
         return int(self.values[at]) if at < len(self.rows) and self.rows[at] == row else missing

@@ -22,6 +22,7 @@ import pytest
 from analyzer import spread
 from analyzer.advice import Advice
 from analyzer.align import align
+from analyzer.analysis import examine
 from analyzer.collectives import bus_factor, dtype_bytes, kind_of
 from analyzer.digest import MOST, budget, summarise
 from analyzer.errors import NothingToAnalyse, UnreadableTrace
@@ -748,6 +749,22 @@ def test_a_recording_alone_is_read_once_however_much_its_ranks_communicate(
         return read(path, tell)
 
     monkeypatch.setattr(spread, "read", counted)
-    monkeypatch.setattr(spread, "_communicating", lambda *_: [place])
     spread.advise_places([place], Request())
     assert begun == [Path(place)]
+
+
+def test_rules_are_asked_once_about_ranks_that_communicate(
+    monkeypatch: pytest.MonkeyPatch, sample: Callable[[str], Path]
+) -> None:
+    places = [str(sample(f"comm-bound-rank-rank{rank}")) for rank in (0, 1)]
+    runs: list[Run | None] = []
+
+    def counted(traces: Any, request: Request, *, run: Run | None = None, **more: Any) -> Any:
+        runs.append(run)
+        return examine(traces, request, run=run, **more)
+
+    monkeypatch.setattr(spread, "examine", counted)
+    advice, _, interrupted = spread.advise_places(places, Request(), jobs=1)
+    assert not interrupted
+    assert [run is not None and len(run.rows) for run in runs] == [2, 2]
+    assert [device.rank for device in advice.devices] == [0, 1]

@@ -371,11 +371,10 @@ def awaited(operations: Operations, calls: Int64, begin: Int64) -> Awaited:
     one_stream = np.array(["streamsynchronize" in name.lower() for name in trace.names], np.bool_)
     found.stream[at] = np.where(one_stream[trace.name_code[calls[at]]], trace.stream[rows], NONE)
     if "wait_on_stream" in trace.integers:
-        event = trace.integers["wait_on_stream"].dense(len(trace))[rows]
+        event = trace.integers["wait_on_stream"].at(rows)
         found.stream[at] = np.where(event != NONE, event, found.stream[at])
     if "wait_on_cuda_event_record_corr_id" in trace.integers:
-        record = trace.integers["wait_on_cuda_event_record_corr_id"].dense(len(trace))[rows]
-        record = calls_of(trace, process, record)
+        record = calls_of(trace, process, trace.integers["wait_on_cuda_event_record_corr_id"].at(rows))
         recorded = np.where(record != NONE, trace.start_ns[record], begin[at])
         found.launched[at] = np.minimum(recorded, begin[at])
     found.stream[~np.isin(found.stream, trace.stream[operations.row])] = NONE

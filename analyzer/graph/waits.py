@@ -84,7 +84,7 @@ def _named_waits(
     recorded = trace.integers[keys[0]]
     mine = trace.process[recorded.rows] == process
     row, record = recorded.rows[mine], recorded.values[mine].astype(np.int64)
-    on = trace.integers[keys[1]].dense(len(trace))[row]
+    on = trace.integers[keys[1]].at(row)
     call, source_call = (calls_of(trace, process, ids) for ids in (trace.correlation[row], record))
     # -1 is unknown; an id from the future belongs to another session.
     known = (call != NONE) & (source_call != NONE) & (record <= trace.correlation[row]) & np.isin(call, calls)

@@ -95,12 +95,13 @@ def assemble(
             values[values <= 0] = NONE
         columns[column] = narrowed(values, np.int8, np.int16)
         del values
+    place = np.full(count, NONE, np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    del order
     operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
     end = _clip_corrupt_ends(kind, start, end, operation, columns, health)
     launch = narrowed(_launches(kind, start, end, operation, columns, health))
-    place = np.full(count, NONE, np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    del order, operation
+    del operation
     integers, texts = _moved((rows.integers, rows.texts), place)
     return Trace(
         name=name,
@@ -127,14 +128,14 @@ def assemble(
     )
 
 
-def _taken(rows: Rows, column: str, order: Index) -> Any:
+def _taken(rows: Rows, column: str, order: Int64) -> Any:
     """A column in its final order, taken out of the rows."""
     values = getattr(rows, column)[order]
     setattr(rows, column, values[:0])
     return values
 
 
-def _usable_in_order(rows: Rows, health: list[Note]) -> Index:
+def _usable_in_order(rows: Rows, health: list[Note]) -> Int64:
     """Indices of the rows with a usable time, sorted by (start, -end, index)."""
     start, end = rows.start_ns, rows.end_ns
     bad = rows.untimed | (end < start) | (start <= -FARTHEST_NS) | (end >= FARTHEST_NS)
@@ -165,8 +166,7 @@ def _usable_in_order(rows: Rows, health: list[Note]) -> Index:
         tied[:-1] |= same
         at = np.flatnonzero(tied)
         order[at] = order[at[np.lexsort((-end[order[at]], begun[at]))]]
-    found = kept[order] if len(kept) < len(bad) else order
-    return np.asarray(found, index_type(len(bad)))
+    return np.asarray(kept[order] if len(kept) < len(bad) else order, np.int64)
 
 
 def _moved(groups: Sequence[dict[str, Sparse]], place: Int32) -> list[dict[str, Sparse]]:
