@@ -2,15 +2,14 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_causes, of_operations
-from analyzer.facts import value
-from analyzer.pricing import faster, lengths
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.summary import allocation_calls, memory_use
-from analyzer.trace import NONE, Int64
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import allocation_calls, memory_use
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.model import NONE, Int64
+from gpu_trace_advisor.units import percent
 
 ROOM = 0.3  # of the device's memory free at the peak, from which some of the activations could stay
 FULL = 0.9  # of it in use, from which an allocator that frees and allocates in the loop is short of it
@@ -111,7 +110,7 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         """,
     ),
 )
-def activation_checkpointing(study: Study) -> Iterator[Claim]:
+def activation_checkpointing(view: DeviceWindow) -> Iterator[Claim]:
     """Layers run forward a second time during backward although memory is free, or memory is short and none does.
 
     Why it costs: recomputing the activations of all layers adds a third of the step's arithmetic. It pays where it lets a
@@ -124,47 +123,47 @@ def activation_checkpointing(study: Study) -> Iterator[Claim]:
 
     When it must not fire: memory was not recorded, the memory is needed, nothing is recomputed, or it is inference.
     """
-    assert study.hardware is not None
-    memory, wall = study.hardware.memory_bytes, study.window.wall_ns
-    peaks = [use.peak_reserved or use.peak_allocated or 0 for use in memory_use(study.trace.memory) if use.device >= 0]
+    assert view.hardware is not None
+    memory, wall = view.hardware.memory_bytes, view.window.wall_ns
+    peaks = [use.peak_reserved or use.peak_allocated or 0 for use in memory_use(view.trace.memory) if use.device >= 0]
     used = max(peaks, default=0) / memory
-    again = _recomputed(study)
+    again = _recomputed(view)
     if len(again) and 0 < used < 1 - ROOM:
-        time = int(lengths(study, again).sum())
+        time = int(lengths(view, again).sum())
         yield Claim(
             message=f"Recomputing activations takes {percent(time / wall, 1)} of the wall ({len(again):,} operations) while "
             f"{percent(1 - used)} of the memory is free at the peak.",
             ns=time,
             how="Checkpoint fewer layers, as many as the free memory holds, or use the memory for a larger batch.",
             fix=faster(
-                study, "activation-checkpointing", "activations kept", again, KEPT, 0.0,
+                view, "activation-checkpointing", "activations kept", again, KEPT, 0.0,
                 assumes=(f"pessimistic: {percent(KEPT)} of the layers go on recomputing; optimistic: none",),
             ),
-            evidence=(of_operations(study, again),),
+            evidence=(of_operations(view, again),),
             formula=f"peak {used * memory / 1e9:.3g} GB of {memory / 1e9:.3g} GB",
             grade="modelled",
             doubts=("how much memory the activations would take is not recorded",),
         )  # fmt: skip
-    calls = allocation_calls(study.timeline, study.window.start_ns, study.window.end_ns)
-    if not len(again) and used > FULL and calls >= max(len(study.kept_steps), 1):
+    calls = allocation_calls(view.timeline, view.window.start_ns, view.window.end_ns)
+    if not len(again) and used > FULL and calls >= max(len(view.kept_steps), 1):
         yield Claim(
             message=f"{percent(used)} of the memory is in use at the peak, and the allocator frees and allocates in the loop "
             f"({calls} calls).",
-            ns=study.causes.get("allocator", 0),
+            ns=view.causes.get("allocator", 0),
             how="Would checkpointing some layers make room? It costs about "
             f"{percent(value('tvi-checkpoint-cost', 'extra_flop'))} more arithmetic where all layers do it; a smaller "
             "batch is the other way.",
-            evidence=of_causes(study, "allocator"),
+            evidence=of_causes(view, "allocator"),
         )
 
 
-def _recomputed(study: Study) -> Int64:
+def _recomputed(view: DeviceWindow) -> Int64:
     """Operations launched by the forward of a checkpoint within backward."""
-    trace, timeline, host = study.trace, study.timeline, study.timeline.host
+    trace, timeline, host = view.trace, view.timeline, view.timeline.host
     codes = np.array(
         [1 if RECOMPUTES.search(name) else 2 if BACKWARD.match(name) else 0 for name in trace.names], np.int8
     )
-    mine = study.operations[timeline.linked[study.operations]]
+    mine = view.operations[timeline.linked[view.operations]]
     calls, which = np.unique(timeline.launch[mine], return_inverse=True)
     found, at = np.zeros(len(calls), np.int8), host.parent[calls].astype(np.int64)
     while ((at != NONE) & (found == 0)).any():  # upwards, until the first record that says which

@@ -1,15 +1,15 @@
 from collections.abc import Iterator
 from math import prod
 
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.formulas import Cost
-from analyzer.pricing import faster, lengths, of_kinds
-from analyzer.rule import Claim, rule
-from analyzer.shapes import BYTES
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.roofline.flops import Cost
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.operator_shapes import BYTES
+from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in such products: a fifth of them is then a percent
 ROWS = 16  # fewer rows are bound by reading the weights, aligned or not
@@ -76,7 +76,7 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         """,
     ),
 )
-def alignment_padding(study: Study) -> Iterator[Claim]:
+def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
     """Columns or depth of large matrix products are no multiple of 16 bytes.
 
     Why it costs: tensor cores want rows that begin at multiples of 16 bytes, better 128. Libraries fall back on kernels
@@ -89,17 +89,17 @@ def alignment_padding(study: Study) -> Iterator[Claim]:
     When it must not fire: few rows, sizes that are multiples already, padding that adds more than 15 % of work, or aligned
     products of this type that are no faster.
     """
-    costs, wall = study.inkernel.costs, study.window.wall_ns
+    costs, wall = view.inkernel.costs, view.window.wall_ns
     odd, even = (
-        of_kinds(study, study.operations, [_large(kind) and aligned(kind) == which for kind in costs.kinds])
+        of_kinds(view, view.operations, [_large(kind) and aligned(kind) == which for kind in costs.kinds])
         for which in (False, True)
     )
-    time = lengths(study, odd)
+    time = lengths(view, odd)
     if time.sum() < FROM * wall:
         return
     most = 1 - value("gt-pad-128b", "before") / value("gt-pad-128b", "after")
     if len(even):
-        most = min(most, 1 - _rate(study, odd) / _rate(study, even))
+        most = min(most, 1 - _rate(view, odd) / _rate(view, even))
     if most <= 0:
         return
     worst = costs.kinds[costs.kind[odd[time.argmax()]]]
@@ -109,12 +109,12 @@ def alignment_padding(study: Study) -> Iterator[Claim]:
         ns=int(time.sum()),
         how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
         fix=faster(
-            study, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,
+            view, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,
             assumes=(f"optimistic: padded products take {percent(most)} less time; pessimistic: the library loses nothing",),
         ),
-        evidence=(of_operations(study, odd),),
-        formula=f"{percent(_rate(study, odd))} of the peak"
-        + (f" against {percent(_rate(study, even))} of aligned products" if len(even) else ", no aligned ones to compare"),
+        evidence=(of_operations(view, odd),),
+        formula=f"{percent(_rate(view, odd))} of the peak"
+        + (f" against {percent(_rate(view, even))} of aligned products" if len(even) else ", no aligned ones to compare"),
         grade="modelled",
         doubts=() if len(even) else ("no aligned product of this recording shows what padding gives",),
     )  # fmt: skip
@@ -149,8 +149,8 @@ def _odd(kind: Cost) -> list[str]:
     return [f"{what} ({size})" for what, size in sizes if size * _width(kind) % value("gt-tile-16", "align")]
 
 
-def _rate(study: Study, products: Int64) -> float:
+def _rate(view: DeviceWindow, products: Int64) -> float:
     """Share of the peak."""
-    model = study.inkernel
+    model = view.inkernel
     compute = model.needs[0][model.costs.kind[products]] * model.costs.share[products]
-    return float(compute.sum() / max(lengths(study, products).sum(), 1.0))
+    return float(compute.sum() / max(lengths(view, products).sum(), 1.0))

@@ -1,12 +1,12 @@
 from collections.abc import Iterator
 
-from analyzer.evidence import of_causes
-from analyzer.facts import span
-from analyzer.fixes import FIXES
-from analyzer.rule import Claim, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.units import duration, percent, share, times
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import duration, percent, share, times
 
 FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver for nothing at all
 
@@ -56,7 +56,7 @@ FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver
         """,
     ),
 )
-def allocator(study: Study) -> Iterator[Claim]:
+def allocator(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits while the host allocates or frees device memory.
 
     Why it costs: `cudaMalloc` and `cudaFree` take long, and freeing waits for all running work. In a warm loop PyTorch's
@@ -70,17 +70,17 @@ def allocator(study: Study) -> Iterator[Claim]:
 
     When it must not fire: start-up (said as a cold start), or allocations that queued work hides.
     """
-    wall, lost = study.window.wall_ns, study.causes.get("allocator", 0)
+    wall, lost = view.window.wall_ns, view.causes.get("allocator", 0)
     if lost < FROM * wall:
         return
-    evidence = of_causes(study, "allocator")
+    evidence = of_causes(view, "allocator")
     low, high = span("gt-dynamic-batching", "gain")
     yield Claim(
         message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for {evidence[0].what} and the like, "
         f"{times(sum(item.count for item in evidence))}.",
         ns=lost,
         how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it."
-        if is_pytorch(study.trace)
+        if is_pytorch(view.trace)
         else "Allocate once before the loop, or with cudaMallocAsync from a pool that keeps its memory.",
         fix=FIXES["allocator"],
         wait=True,

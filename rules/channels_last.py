@@ -2,14 +2,13 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.distinct import present
-from analyzer.evidence import of_operations
-from analyzer.kernels import kernel_class
-from analyzer.pricing import faster, lengths
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.kernel_names import kernel_class
+from gpu_trace_advisor.units import duration, percent
 
 FROM = 0.03  # of the wall in such conversions: what is left at the model's borders takes about a percent
 KEPT = 0.5  # pessimistic: the conversions at input, output and around layers without such a kernel stay
@@ -71,7 +70,7 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         """,
     ),
 )
-def channels_last(study: Study) -> Iterator[Claim]:
+def channels_last(view: DeviceWindow) -> Iterator[Claim]:
     """Around its convolutions the program moves whole tensors from one order of dimensions to the other.
 
     Why it costs: tensor cores want the channels innermost, the tensors have them outermost, so the library converts each
@@ -84,14 +83,14 @@ def channels_last(study: Study) -> Iterator[Claim]:
 
     When it must not fire: no convolutions, a few conversions at the borders, or transposes of attention heads.
     """
-    timeline, trace, wall = study.timeline, study.trace, study.window.wall_ns
-    names = trace.name_code[timeline.row[study.operations]]
+    timeline, trace, wall = view.timeline, view.trace, view.window.wall_ns
+    names = trace.name_code[timeline.row[view.operations]]
     there = present(names).tolist()
     converts = [code for code in there if CONVERTS.search(trace.names[code])]
     if not any(kernel_class(trace.names[code]) == "convolution" for code in there if code not in converts):
         return
-    operations = study.operations[np.isin(names, converts)]
-    time = int(lengths(study, operations).sum())
+    operations = view.operations[np.isin(names, converts)]
+    time = int(lengths(view, operations).sum())
     if time < FROM * wall:
         return
     yield Claim(
@@ -100,9 +99,9 @@ def channels_last(study: Study) -> Iterator[Claim]:
         ns=time,
         how="Keep model and inputs in torch.channels_last, and look for .contiguous() calls that force the other order.",
         fix=faster(
-            study, "channels-last", "tensors kept in channels-last", operations, KEPT, 0.0,
+            view, "channels-last", "tensors kept in channels-last", operations, KEPT, 0.0,
             assumes=(f"pessimistic: {percent(KEPT)} of the conversions stay; faster convolutions are not counted",),
         ),
-        evidence=(of_operations(study, operations),),
+        evidence=(of_operations(view, operations),),
         formula="time of the conversion kernels",
     )  # fmt: skip

@@ -1,16 +1,15 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.device_timeline import COMMUNICATION
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.fixes import FIXES
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.run import RankRow, Run
-from analyzer.study import Study
-from analyzer.summary import communication_ns
-from analyzer.units import duration, percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import communication_ns
+from gpu_trace_advisor.ranks.model import RankRow, Run
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.timelines.device import COMMUNICATION
+from gpu_trace_advisor.units import duration, percent, share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
 
@@ -80,7 +79,7 @@ PHASES_IN_WORDS = {
         """,
     ),
 )
-def comm_overlap(study: Study) -> Iterator[Claim]:
+def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits in collectives that could run beside the backward pass.
 
     Why it costs: gradients of the last layers are ready long before the first layers are done. A collective that starts
@@ -96,14 +95,14 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
     When it must not fire: one GPU, communication hidden already, and tensor parallelism in inference, where the next kernel
     needs the result (a fused or one-shot all-reduce helps there).
     """
-    window, timeline = study.window, study.timeline
-    lost = study.causes.get("exposed-communication", 0)
+    window, timeline = view.window, view.timeline
+    lost = view.causes.get("exposed-communication", 0)
     if lost < FROM * window.wall_ns:
         return
-    mine = study.operations[timeline.does[study.operations] == COMMUNICATION]
+    mine = view.operations[timeline.does[view.operations] == COMMUNICATION]
     whole = communication_ns(timeline, window.start_ns, window.end_ns)
     low, high = span("tvi-share-communication", "share")
-    row = _row(study)
+    row = _row(view)
     moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
         message=f"{len(mine):,} collectives run for {duration(whole)}, of which {duration(lost)} "
@@ -113,20 +112,20 @@ def comm_overlap(study: Study) -> Iterator[Claim]:
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",
         fix=FIXES["communication-overlap"],
-        evidence=(of_operations(study, mine),),
+        evidence=(of_operations(view, mine),),
         formula=f"exposed {lost / 1e6:,.3f} ms of {whole / 1e6:,.3f} ms; a ring moves 2 (n-1)/n of the bytes over the link",
         at_most_ns=moving,
     )
-    longest = of_operations(study, mine[np.argsort(-timeline.length[mine])[:1]])
-    yield _late(study.run, row, longest) if study.run and row else _question(lost, longest)
+    longest = of_operations(view, mine[np.argsort(-timeline.length[mine])[:1]])
+    yield _late(view.run, row, longest) if view.run and row else _question(lost, longest)
 
 
-def _row(study: Study) -> RankRow | None:
+def _row(view: DeviceWindow) -> RankRow | None:
     """This device among the ranks of its run, where their collectives could be matched."""
-    if study.run is None or not study.run.matched:
+    if view.run is None or not view.run.matched:
         return None
-    rank = study.process.rank if study.process.rank is not None else study.trace.rank
-    return study.run.row_of(study.trace.name, study.process.pid, study.timeline.device, rank)
+    rank = view.process.rank if view.process.rank is not None else view.trace.rank
+    return view.run.row_of(view.trace.name, view.process.pid, view.timeline.device, rank)
 
 
 def _question(lost: int, longest: Evidence) -> Claim:

@@ -1,13 +1,12 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.decoding import Decoding, engines
-from analyzer.evidence import at_ms
-from analyzer.phase import DECODE, product_rows
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.phase import DECODE, product_rows
+from gpu_trace_advisor.decode.passes import Decoding, engines
+from gpu_trace_advisor.rulekit.evidence import at_ms
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.trace.model import Int64
 
 STEPS = 6  # fewer show no batch that drains and is filled again
 EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
@@ -103,7 +102,7 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         """,
     ),
 )
-def continuous_batching(study: Study) -> Iterator[Claim]:
+def continuous_batching(view: DeviceWindow) -> Iterator[Claim]:
     """Sequences that are done leave their places empty until the whole batch is done.
 
     Why it costs: a pass over a half-empty batch reads the same weights as one over a full batch, and makes half the
@@ -117,35 +116,35 @@ def continuous_batching(study: Study) -> Iterator[Claim]:
     When it must not fire: the batch stays full, a single sequence runs, it drains once at the end, or an engine schedules
     requests at every step and the load itself varies.
     """
-    if engines(study):
+    if engines(view):
         return
-    rows = _rows(study)
+    rows = _rows(view)
     if len(rows) < STEPS:
         return
     mean, most = float(rows.mean()), int(rows.max())
     falls, refills = int((np.diff(rows) < 0).sum()), int((np.diff(rows) >= most / 2).sum())
     if mean > (1 - EMPTY) * most or not falls or not refills:
         return
-    starts = [step.start_ns for step in study.kept_steps]
+    starts = [step.start_ns for step in view.kept_steps]
     filled = [starts[i + 1] for i in np.flatnonzero(np.diff(rows) >= most / 2).tolist() if i + 1 < len(starts)]
     yield Claim(
         message=f"The batch falls from {most} to {rows.min()} rows and is filled up again {refills} times; on average "
         f"{mean:.3g} of {most} places are taken.",
-        ns=int(Decoding(study).ns * (1 - mean / most)),
+        ns=int(Decoding(view).ns * (1 - mean / most)),
         how="Let new requests in at every pass (continuous batching: vLLM, SGLang, TensorRT-LLM).",
-        evidence=(Evidence("batch filled again", refills, at_ms=at_ms(study, filled)),),
+        evidence=(Evidence("batch filled again", refills, at_ms=at_ms(view, filled)),),
         formula=f"at most {most} / {mean:.3g} = {most / mean:.2f} times the tokens a second, with requests waiting",
     )
 
 
-def _rows(study: Study) -> Int64:
+def _rows(view: DeviceWindow) -> Int64:
     """Sequences of each pass, in order."""
-    told = [s.batch for s in study.phase.stretches if s.name == DECODE and s.batch is not None]
+    told = [s.batch for s in view.phase.stretches if s.name == DECODE and s.batch is not None]
     if told:
         return np.array(told, np.int64)
     found = []
-    for step in study.kept_steps:
-        rows, time = product_rows(study.timeline, study.inkernel.costs, step.start_ns, step.end_ns)
+    for step in view.kept_steps:
+        rows, time = product_rows(view.timeline, view.inkernel.costs, step.start_ns, step.end_ns)
         if len(rows):
             found.append(int(rows[time.argmax()]))
     return np.array(found, np.int64)

@@ -2,20 +2,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-
-from analyzer.changes import scaled
-from analyzer.device_timeline import copy_classes
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.fixes import FIXES, Fix
-from analyzer.graph import Graph
-from analyzer.intervals import ascending
-from analyzer.pricing import in_graph
-from analyzer.rule import Claim, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.graph import Graph
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.replay.changes import scaled
+from gpu_trace_advisor.replay.fixes import FIXES, Fix
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import in_graph
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
 FAST = 0.5  # share of the link's rate from which pinning alone gives nothing
@@ -81,7 +80,7 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         """,
     ),
 )
-def copy_overlap(study: Study) -> Iterator[Claim]:
+def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits for copies over the link to the host although kernels could run meanwhile.
 
     Why it costs: copies have engines of their own, but on one stream they take their turn with the kernels. The link is a
@@ -95,20 +94,20 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
 
     When it must not fire: copies hidden behind kernels, programs that do nothing but copy, pageable memory (pin it first).
     """
-    window, timeline = study.window, study.timeline
-    items = study.attribution.partition(window.start_ns, window.end_ns)
-    memories = ("pinned", "", "pageable") if _fast_pageable(study) else ("pinned", "")
+    window, timeline = view.window, view.timeline
+    items = view.attribution.partition(window.start_ns, window.end_ns)
+    memories = ("pinned", "", "pageable") if _fast_pageable(view) else ("pinned", "")
     kinds = [(way, memory) for way in ("HtoD", "DtoH") for memory in memories]
     links = [" ".join(kind).strip() for kind in kinds]
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail in links)
-    kernels = timeline.is_kernel[study.operations].any()
+    kernels = timeline.is_kernel[view.operations].any()
     if exposed < FROM * window.wall_ns or not kernels:
         return
     classes = [copies for kind in kinds for copies in copy_classes(*kind)]
-    mine = study.operations[np.isin(timeline.does[study.operations], classes)]
-    size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
+    mine = view.operations[np.isin(timeline.does[view.operations], classes)]
+    size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
-    weights = _offloaded(study, exposed, size)
+    weights = _offloaded(view, exposed, size)
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
         message=f"{len(mine):,} copies between host and device ({moved}) take {share(exposed, window.wall_ns)} of the wall "
@@ -123,28 +122,28 @@ def copy_overlap(study: Study) -> Iterator[Claim]:
         "while this one computes. The memory is pinned already."
         if weights
         else "Copy the next input on a stream of its own while this one is worked on: "
-        + ("non_blocking=True" if is_pytorch(study.trace) else "cudaMemcpyAsync")
+        + ("non_blocking=True" if is_pytorch(view.trace) else "cudaMemcpyAsync")
         + ", an event, two pinned buffers.",
-        fix=_resident(in_graph(study, mine)) if weights else FIXES["copy-overlap"],
-        evidence=(of_operations(study, mine),),
+        fix=_resident(in_graph(view, mine)) if weights else FIXES["copy-overlap"],
+        evidence=(of_operations(view, mine),),
         formula=f"exposed copy time {exposed / 1e6:,.3f} ms of {ns / 1e6:,.3f} ms",
         doubts=("that the copied data are weights is inferred from their recurring sizes",) if weights else (),
     )
 
 
-def _fast_pageable(study: Study) -> bool:
+def _fast_pageable(view: DeviceWindow) -> bool:
     """Pageable copies run at the link's rate already: what is left to gain is overlap, for which they must be pinned."""
-    timeline = study.timeline
-    mine = study.operations[np.isin(timeline.does[study.operations], copy_classes(memory="pageable"))]
-    size, ns = study.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
-    link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
+    timeline = view.timeline
+    mine = view.operations[np.isin(timeline.does[view.operations], copy_classes(memory="pageable"))]
+    size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
+    link = view.hardware.pcie if view.hardware else value("gt-nvlink-pcie", "pcie")
     return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link
 
 
-def _offloaded(study: Study, exposed: int, size: Int64) -> bool:
+def _offloaded(view: DeviceWindow, exposed: int, size: Int64) -> bool:
     """The copies fill the wall and are of few sizes, and nothing trains."""
     recurs = len(size) >= 4 and len(ascending(size)) <= RECUR * len(size) and bool((size > 0).all())
-    return recurs and exposed > OFFLOAD * study.window.wall_ns and study.phase.name != "training"
+    return recurs and exposed > OFFLOAD * view.window.wall_ns and view.phase.name != "training"
 
 
 def _resident(copies: Int64) -> Fix:

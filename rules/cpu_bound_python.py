@@ -1,12 +1,12 @@
 from collections.abc import Iterator
 
-from analyzer.attribution import HOST
-from analyzer.evidence import of_causes
-from analyzer.facts import span
-from analyzer.fixes import host_fix
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.attribution import HOST
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.replay.fixes import host_fix
+from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import duration, percent, share
 
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
 PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
@@ -68,7 +68,7 @@ STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of
         """,
     ),
 )
-def cpu_bound_python(study: Study) -> Iterator[Claim]:
+def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits for the interpreter: Python code between the launches takes longer than the kernels.
 
     Why it costs: one thread of Python prepares every launch. Loops over tensors, logging, metrics, hooks and bookkeeping
@@ -81,15 +81,15 @@ def cpu_bound_python(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the host waits for data or for the device, or the framework itself takes the time.
     """
-    window = study.window
-    pieces = study.attribution.pieces.clipped(window.start_ns, window.end_ns)
+    window = view.window
+    pieces = view.attribution.pieces.clipped(window.start_ns, window.end_ns)
     host = sum(int(ns[(ns > 0) & (part.side == HOST)].sum()) for part, ns in pieces)
-    lost = study.causes.get("python", 0)
+    lost = view.causes.get("python", 0)
     if host < FROM * window.wall_ns or lost < PYTHON * host:
         return
-    evidence = of_causes(study, "python")
+    evidence = of_causes(view, "python")
     low, high = span("ai-lowutil-target", "util")
-    stacks = ("stacks were recorded, which slows Python down",) if study.trace.has_frames else ()
+    stacks = ("stacks were recorded, which slows Python down",) if view.trace.has_frames else ()
     yield Claim(
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do because "
         f"Python runs, most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",

@@ -1,19 +1,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from analyzer.attribution import IDLE
-from analyzer.changes import regions
-from analyzer.evidence import of_causes, of_rows
-from analyzer.facts import value
-from analyzer.fixes import FIXES
-from analyzer.harness import measures
-from analyzer.health import in_graph_replay
-from analyzer.intervals import ascending
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.trace import Kind
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.health import in_graph_replay
+from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.replay.changes import regions
+from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
+from gpu_trace_advisor.rulekit.measurement_syncs import measures
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.trace.model import Kind
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import duration, share
 
 LOST = 0.10  # of the wall to launching: a capture constrains the program, less does not pay for that
 BUSY = 0.95  # busy above this share: what is left between kernels is no graph's to give
@@ -101,7 +101,7 @@ IN_CUDA = (
         """,
     ),
 )
-def cuda_graphs(study: Study) -> Iterator[Claim]:
+def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:
     """The host launches kernels one by one more slowly than the device runs them, and always the same ones.
 
     Why it costs: each launch takes the host several microseconds of framework code and one runtime call. Kernels shorter
@@ -117,73 +117,73 @@ def cuda_graphs(study: Study) -> Iterator[Claim]:
     When it must not fire: the device is busy anyway, graphs replay the work already, the sequence changes from step to
     step, or synchronisations between the launches leave nothing to capture.
     """
-    wall = study.window.wall_ns
+    wall = view.window.wall_ns
     launching = ["framework", "python", "launch-call", "launch-latency", "queued-gap"]
-    recorded = bool((study.trace.kind == Kind.OPERATOR).any())
+    recorded = bool((view.trace.kind == Kind.OPERATOR).any())
     if not recorded:  # without operators the work between two launches has no name
         launching.append("host-unknown")
-    lost = sum(study.causes.get(cause, 0) for cause in launching)
-    idle = sum(ns for cause, ns in study.causes.items() if cause in IDLE)
-    if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(study) > REPLAYED:
+    lost = sum(view.causes.get(cause, 0) for cause in launching)
+    idle = sum(ns for cause, ns in view.causes.items() if cause in IDLE)
+    if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(view) > REPLAYED:
         return
-    repetition = study.repetition
+    repetition = view.repetition
     if repetition.count > 1 and repetition.identical < ALIKE * repetition.count:
         return
-    if not len(regions(study.graph)):  # no two launches without a wait between them
+    if not len(regions(view.graph)):  # no two launches without a wait between them
         return
-    rows = ascending(study.timeline.launch[study.operations[study.timeline.linked[study.operations]]])
+    rows = ascending(view.timeline.launch[view.operations[view.timeline.linked[view.operations]]])
     calls, steps = len(rows), max(repetition.count, 1)
     unit = "repeats" if repetition.inferred else "steps"
-    forbids = tuple(_forbids(study))
+    forbids = tuple(_forbids(view))
     yield Claim(
         message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
         ns=lost,
-        how=_how(study, forbids),
+        how=_how(view, forbids),
         fix=replace(FIXES["cuda-graphs"], low_share=CAPTURED),
-        evidence=(of_rows(study, rows, "launch calls"), *of_causes(study, *launching), *forbids),
+        evidence=(of_rows(view, rows, "launch calls"), *of_causes(view, *launching), *forbids),
         formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
         f"{value('tvi-launch-graph', 't') * 1e6:g} µs stay",
         generic=True,
-        doubts=tuple(_doubts(study, recorded, lost)),
+        doubts=tuple(_doubts(view, recorded, lost)),
     )  # fmt: skip
 
 
-def _how(study: Study, forbids: Sequence[Evidence]) -> str:
+def _how(view: DeviceWindow, forbids: Sequence[Evidence]) -> str:
     """In the words of the engine, of PyTorch or of CUDA."""
-    engine = next((use.name for use in study.uses if use.name in IN_ENGINE), None)
+    engine = next((use.name for use in view.uses if use.name in IN_ENGINE), None)
     if engine:
         return IN_ENGINE[engine]
     first = f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""
-    return (IN_PYTORCH if is_pytorch(study.trace) else IN_CUDA) + first
+    return (IN_PYTORCH if is_pytorch(view.trace) else IN_CUDA) + first
 
 
-def _replayed(study: Study) -> float:
+def _replayed(view: DeviceWindow) -> float:
     """The share of operations that graphs replay."""
-    timeline, mine = study.timeline, study.operations
-    inside = timeline.by_graph[mine] | (study.trace.kind[timeline.row[mine]] == Kind.GRAPH)
+    timeline, mine = view.timeline, view.operations
+    inside = timeline.by_graph[mine] | (view.trace.kind[timeline.row[mine]] == Kind.GRAPH)
     holes = in_graph_replay(timeline, timeline.start[mine])
     return float((inside | holes).mean())
 
 
-def _forbids(study: Study) -> Iterator[Evidence]:
+def _forbids(view: DeviceWindow) -> Iterator[Evidence]:
     """Blocking calls inside the window: each ends what can be captured."""
-    blocking, trace, window = study.attribution.blocking, study.trace, study.window
+    blocking, trace, window = view.attribution.blocking, view.trace, view.window
     inside = (trace.end_ns[blocking.row] >= window.start_ns) & (trace.end_ns[blocking.row] < window.end_ns)
-    inside &= blocking.is_copy | ~measures(study, blocking.row)
+    inside &= blocking.is_copy | ~measures(view, blocking.row)
     for copies, one, many in (
         (False, "synchronisation", "synchronisations"),
         (True, "blocking copy", "blocking copies"),
     ):
         if len(rows := blocking.row[inside & (blocking.is_copy == copies)]):
             what = one if len(rows) == 1 else many
-            yield of_rows(study, rows, f"{len(rows):,} {what} ({trace.label(int(rows[0]))})")
+            yield of_rows(view, rows, f"{len(rows):,} {what} ({trace.label(int(rows[0]))})")
 
 
-def _doubts(study: Study, recorded: bool, lost: int) -> Iterator[str]:
-    if study.trace.has_frames and lost > INFLATED * study.window.wall_ns:
+def _doubts(view: DeviceWindow, recorded: bool, lost: int) -> Iterator[str]:
+    if view.trace.has_frames and lost > INFLATED * view.window.wall_ns:
         yield "recorded with Python stacks, which slow the host down: the true share is smaller"
     if not recorded:
         yield "no operators were recorded, so what the host did between launches is a guess"
-    if study.attribution.queued_gap_ns == 0:
+    if view.attribution.queued_gap_ns == 0:
         yield "this recorder counts launch costs into the kernels (gaps of queued kernels are exactly 0)"

@@ -1,11 +1,11 @@
 from collections.abc import Iterator
 
-from analyzer.evidence import of_causes
-from analyzer.facts import value
-from analyzer.fixes import FIXES
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, share, times
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import duration, share, times
 
 FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no loader avoids
 
@@ -67,7 +67,7 @@ FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no
         """,
     ),
 )
-def dataloader(study: Study) -> Iterator[Claim]:
+def dataloader(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits at the start of each step because the next batch is not there yet.
 
     Why it costs: the loop asks for a batch, the loader still reads, decodes or augments it, and nothing is launched in
@@ -81,10 +81,10 @@ def dataloader(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the loader runs while queued work keeps the device busy, or hands out a batch that is ready.
     """
-    wall, lost = study.window.wall_ns, study.causes.get("dataloader", 0)
+    wall, lost = view.window.wall_ns, view.causes.get("dataloader", 0)
     if lost < FROM * wall:
         return
-    evidence = of_causes(study, "dataloader")
+    evidence = of_causes(view, "dataloader")
     rate = value("ai-storage-rate", "rate")
     yield Claim(
         message=f"The GPU is idle for {share(lost, wall)} of the wall ({duration(lost)}) while the data loader prepares "

@@ -1,14 +1,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.collectives import kind_of
-from analyzer.device_timeline import COMMUNICATION
-from analyzer.evidence import of_operations
-from analyzer.pricing import faster
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.ranks.collective_kinds import kind_of
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.timelines.device import COMMUNICATION
+from gpu_trace_advisor.units import duration, share
 
 SHORT_NS = 60_000  # 8 MB take about this long over NVLink; a shorter all-reduce is mostly latency
 FEWEST = 8  # short ones a step; fewer are the loss, a norm, a flag
@@ -67,7 +66,7 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
         """,
     ),
 )
-def ddp_bucket(study: Study) -> Iterator[Claim]:
+def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:
     """Every step reduces its gradients in many all-reduces so short that most of their time is latency.
 
     Why it costs: a ring of n ranks needs 2 (n - 1) messages for every all-reduce, whatever its size. Many small ones pay
@@ -82,17 +81,17 @@ def ddp_bucket(study: Study) -> Iterator[Claim]:
     When it must not fire: FSDP, whose units are chosen for memory; all-reduces behind compute; a few small ones for the loss
     or a norm.
     """
-    timeline = study.timeline
-    exposed = study.causes.get("exposed-communication", 0)
-    if exposed < FROM * study.window.wall_ns:
+    timeline = view.timeline
+    exposed = view.causes.get("exposed-communication", 0)
+    if exposed < FROM * view.window.wall_ns:
         return
-    mine = study.operations[timeline.does[study.operations] == COMMUNICATION]
+    mine = view.operations[timeline.does[view.operations] == COMMUNICATION]
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
     length = timeline.length[mine]
     reduces = kinds == "allreduce"
     short = reduces & (length < SHORT_NS)
     small = mine[short]
-    steps = max(len(study.kept_steps), 1)
+    steps = max(len(view.kept_steps), 1)
     if len(small) < FEWEST * steps or np.isin(kinds, ("allgather", "reducescatter")).any():
         return
     ns = int(length[short].sum())
@@ -100,14 +99,14 @@ def ddp_bucket(study: Study) -> Iterator[Claim]:
     yield Claim(
         message=f"{len(small) / steps:,.0f} of {int(reduces.sum()) / steps:,.0f} all-reduces a step last under "
         f"{SHORT_NS / 1e3:.0f} µs, {duration(ns)} in all; {duration(exposed)} "
-        f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
+        f"({share(exposed, view.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=min(ns, exposed),
         how="Larger buckets: DistributedDataParallel(bucket_cap_mb=100, static_graph=True), or flatten what is reduced by hand.",
         fix=faster(
-            study, "ddp-bucket", "short all-reduces in buckets", spare, STAYS, 0.0,
+            view, "ddp-bucket", "short all-reduces in buckets", spare, STAYS, 0.0,
             assumes=(f"{TOGETHER} short all-reduces become one; half of their time to none of it stays",),
         ),
-        evidence=(of_operations(study, small),),
+        evidence=(of_operations(view, small),),
         formula=f"{len(spare):,} all-reduces less, each {np.median(length[short]) / 1e3:,.1f} µs (median)",
         at_most_ns=exposed,
     )  # fmt: skip

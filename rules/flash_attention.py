@@ -2,18 +2,17 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.formulas import Cost
-from analyzer.intervals import ascending
-from analyzer.lookup import named
-from analyzer.pricing import faster, lengths, merged
-from analyzer.rule import Claim, rule
-from analyzer.shapes import BYTES
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.roofline.flops import Cost
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.lookup import named
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.operator_shapes import BYTES
+from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
 LONG = 256  # queries and keys from which the scores outgrow the operands (head dimensions are 64 to 256)
@@ -169,7 +168,7 @@ HOPPER = (9, 0)
         """,
     ),
 )
-def flash_attention(study: Study) -> Iterator[Claim]:
+def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     """Attention writes the scores of all pairs to memory and reads them back, or uses a kernel made for another device.
 
     Why it costs: the scores grow with the square of the sequence. Unfused, they are written and read about four times; a
@@ -183,52 +182,52 @@ def flash_attention(study: Study) -> Iterator[Claim]:
     When it must not fire: a fused kernel for the device is used, short sequences, or decode, where one query meets a long
     cache and splitting the keys (Flash-Decoding) is what counts.
     """
-    wall = study.window.wall_ns
-    runs = list(_unfused(study))
-    time = sum(float(lengths(study, run).sum()) for run in runs)
+    wall = view.window.wall_ns
+    runs = list(_unfused(view))
+    time = sum(float(lengths(view, run).sum()) for run in runs)
     if time > FROM * wall:
-        low, high = ([_fused_ns(study, run, rate) for run in runs] for rate in RATES)
-        scores = study.inkernel.costs.kinds[study.inkernel.costs.kind[runs[0][0]]]
+        low, high = ([_fused_ns(view, run, rate) for run in runs] for rate in RATES)
+        scores = view.inkernel.costs.kinds[view.inkernel.costs.kind[runs[0][0]]]
         yield Claim(
             message=f"{len(runs)} times attention is a product, a softmax and a product over {scores.m} × {scores.n} scores in "
             f"memory: {percent(time / wall, 1)} of the wall.",
             ns=int(time),
             how="Use scaled_dot_product_attention with is_causal=True instead of a dense mask, or FlashAttention.",
             fix=merged(
-                study, "flash-attention", "attention in one kernel", runs, low, high,
+                view, "flash-attention", "attention in one kernel", runs, low, high,
                 assumes=(f"a fused kernel reaches {percent(RATES[0])} to {percent(RATES[1])} of the peak",),
             ),
-            evidence=(of_operations(study, np.concatenate(runs), "operations of attention"),),
+            evidence=(of_operations(view, np.concatenate(runs), "operations of attention"),),
             formula="max(4 b h S² d FLOP over the rate, bytes of Q, K, V and O over the bandwidth) for each of them; backward "
             "would gain as well and is not counted",
             grade="modelled",
         )  # fmt: skip
-    old = _older(study)
-    if study.device.compute_capability == HOPPER and lengths(study, old).sum() > FROM * wall:
+    old = _older(view)
+    if view.device.compute_capability == HOPPER and lengths(view, old).sum() > FROM * wall:
         low_gain, high_gain = span("gt-fa3", "speedup")
         yield Claim(
-            message=f"FlashAttention 2 takes {percent(lengths(study, old).sum() / wall, 1)} of the wall; it does not use "
+            message=f"FlashAttention 2 takes {percent(lengths(view, old).sum() / wall, 1)} of the wall; it does not use "
             f"what Hopper added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
-            ns=int(lengths(study, old).sum()),
+            ns=int(lengths(view, old).sum()),
             how="Use FlashAttention 3 or cuDNN's attention on this device.",
             fix=faster(
-                study, "flash-attention-3", "attention made for the device", old, 1 / low_gain, 1 / high_gain,
+                view, "flash-attention-3", "attention made for the device", old, 1 / low_gain, 1 / high_gain,
                 assumes=(f"version 3 is {low_gain:g} to {high_gain:g} times as fast as version 2",),
             ),
-            evidence=(of_operations(study, old),),
+            evidence=(of_operations(view, old),),
             grade="assumed",
         )  # fmt: skip
 
 
-def _older(study: Study) -> Int64:
-    names = study.trace.name_code[study.timeline.row[study.operations]]
-    found: Int64 = study.operations[named(study.trace, names, lambda name: OLDER.search(name) is not None)]
+def _older(view: DeviceWindow) -> Int64:
+    names = view.trace.name_code[view.timeline.row[view.operations]]
+    found: Int64 = view.operations[named(view.trace, names, lambda name: OLDER.search(name) is not None)]
     return found
 
 
-def _unfused(study: Study) -> Iterator[Int64]:
+def _unfused(view: DeviceWindow) -> Iterator[Int64]:
     """Runs of operations on a stream from the product that makes scores to the one that uses them."""
-    timeline, costs, on = study.timeline, study.inkernel.costs, study.operations
+    timeline, costs, on = view.timeline, view.inkernel.costs, view.operations
     kinds = (*costs.kinds, None)  # -1, no kind, is the last one
     scores = {i: kind.result[-2:] for i, kind in enumerate(costs.kinds) if kind.family == "softmax" and kind.result}
     long = [i for i, shape in scores.items() if len(shape) == 2 and min(shape) >= LONG]
@@ -252,11 +251,11 @@ def _is(kind: Cost | None, **sizes: int) -> bool:
     return kind is not None and kind.family == "product" and all(getattr(kind, name) == n for name, n in sizes.items())
 
 
-def _fused_ns(study: Study, run: Int64, rate: float) -> int:
+def _fused_ns(view: DeviceWindow, run: Int64, rate: float) -> int:
     """What a fused kernel takes that reaches this share of the peak."""
-    model, hardware = study.inkernel, study.hardware
+    model, hardware = view.inkernel, view.hardware
     first, last = (model.costs.kinds[model.costs.kind[i]] for i in (run[0], run[-1]))
     peak = hardware.peaks.get(first.dtype, 0.0) if hardware else 0.0
     moved = first.batch * BYTES.get(first.dtype, 4) * (first.m + first.n) * (first.k + last.n)
-    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(lengths(study, run).sum())
+    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(lengths(view, run).sum())
     return int(max(compute, model.memory_ns(moved)))

@@ -1,13 +1,13 @@
 import re
 from collections.abc import Iterator
 
-from analyzer.distinct import present
-from analyzer.evidence import of_operations
-from analyzer.facts import span, value
-from analyzer.pricing import faster, lengths, of_kinds
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.reference.facts import span, value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import percent
 
 FROM = 0.5  # of the wall in 16-bit products: with less, the rest of the step bounds the gain to less than a third
 LARGE = 2048  # of each dimension: below it the casts take what the faster product gives
@@ -104,7 +104,7 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         """,
     ),
 )
-def fp8_training(study: Study) -> Iterator[Claim]:
+def fp8_training(view: DeviceWindow) -> Iterator[Claim]:
     """Large matrix products run in 16 bits, near the peak of that type, on a device that multiplies 8 bits twice as fast.
 
     Why it costs: near their own peak only a smaller type makes the products faster. What is not a product keeps its time,
@@ -118,18 +118,18 @@ def fp8_training(study: Study) -> Iterator[Claim]:
     When it must not fire: the products are far from their peak (their shapes and launches come first), they are small,
     FP8 is used already, the device has none, or it is inference.
     """
-    hardware, model, wall = study.hardware, study.inkernel, study.window.wall_ns
+    hardware, model, wall = view.hardware, view.inkernel, view.window.wall_ns
     if hardware is None or "fp8" not in hardware.peaks:
         return
-    on = study.operations
+    on = view.operations
     if any(
-        EIGHT_BITS.search(study.trace.names[c]) for c in present(study.trace.name_code[study.timeline.row[on]]).tolist()
+        EIGHT_BITS.search(view.trace.names[c]) for c in present(view.trace.name_code[view.timeline.row[on]]).tolist()
     ):
         return
     kinds, kind = model.costs.kinds, model.costs.kind
     fit = [k.family == "product" and k.dtype in ("bf16", "fp16") and min(k.m, k.n, k.k) >= LARGE for k in kinds]
-    products = of_kinds(study, on, fit)
-    time = lengths(study, products)
+    products = of_kinds(view, on, fit)
+    time = lengths(view, products)
     if time.sum() < FROM * wall:
         return
     rate = float((model.needs[0][kind[products]] * model.costs.share[products]).sum() / time.sum())
@@ -143,10 +143,10 @@ def fp8_training(study: Study) -> Iterator[Claim]:
         ns=int(time.sum()),
         how="Train the linear layers in FP8 (Transformer Engine, torchao) and compare the loss with a 16-bit run.",
         fix=faster(
-            study, "fp8-training", "linear layers in FP8", products, 1 - KEPT * (1 - 1 / gain), 1 / gain,
+            view, "fp8-training", "linear layers in FP8", products, 1 - KEPT * (1 - 1 / gain), 1 / gain,
             assumes=(f"optimistic: {gain:g} times as fast; pessimistic: {percent(KEPT)} of that gain",),
         ),
-        evidence=(of_operations(study, products),),
+        evidence=(of_operations(view, products),),
         formula=f"at most 1 / (1 - {share:.2f} × (1 - 1/{gain:g})) = {1 / (1 - share * (1 - 1 / gain)):.2f} times as fast",
         grade="modelled",
         doubts=("whether the model trains well in FP8 is not known",),

@@ -1,12 +1,12 @@
 from collections.abc import Iterator
 
-from analyzer.evidence import of_operations
-from analyzer.facts import fact, span, value
-from analyzer.passes import communicating, gradient_bytes, kinds_of, shards
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.summary import memory_use
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import memory_use
+from gpu_trace_advisor.reference.facts import fact, span, value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import communicating, gradient_bytes, kinds_of, shards
+from gpu_trace_advisor.units import duration, share
 
 FULL = 0.85  # of the device's memory at the peak: below it nothing has to be made to fit
 DOMINATES = 0.5  # of the peak in weights, gradients and optimizer states; else activations are what to cut
@@ -114,7 +114,7 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         """,
     ),
 )
-def fsdp_sharding(study: Study) -> Iterator[Claim]:
+def fsdp_sharding(view: DeviceWindow) -> Iterator[Claim]:
     """Data-parallel ranks each keep the whole model's states, and the device is nearly full.
 
     Why it costs: weights, gradients and Adam's states take 16 to 20 bytes a parameter on every rank, the same ones on all of
@@ -128,27 +128,27 @@ def fsdp_sharding(study: Study) -> Iterator[Claim]:
     When it must not fire: it fits easily, activations take most of the memory, weights are sharded already, the link is slow,
     or it is inference.
     """
-    assert study.hardware is not None
-    memory = study.hardware.memory_bytes
-    device = study.timeline.device
-    uses = [use for use in memory_use(study.trace.memory) if use.device == device]
+    assert view.hardware is not None
+    memory = view.hardware.memory_bytes
+    device = view.timeline.device
+    uses = [use for use in memory_use(view.trace.memory) if use.device == device]
     peak = max((use.peak_reserved or use.peak_allocated or 0 for use in uses), default=0)
-    on, found, which = communicating(study)
+    on, found, which = communicating(view)
     kinds = kinds_of(found, which)
     if peak < FULL * memory or "allreduce" not in kinds or shards(kinds):
         return
-    gradient, width, reduces = gradient_bytes(study, on, found, which)
+    gradient, width, reduces = gradient_bytes(view, on, found, which)
     low, high = span("ai-train-mem-16", "bytes")
     parameters = gradient / width if width else 0.0
     if parameters * low < DOMINATES * peak:
         return
-    timeline, wall = study.timeline, study.window.wall_ns
+    timeline, wall = view.timeline, view.window.wall_ns
     spent = int(timeline.length[reduces].sum())
     more = value("ai-fsdp-comm", "ratio") - 1
     if more * spent > DEAR * wall:
         return
     sizes = {found.keys[key][2] for key in found.key[which].tolist()}
-    ranks = max(sizes | {study.run.world or 0 if study.run else 0})
+    ranks = max(sizes | {view.run.world or 0 if view.run else 0})
     each = f" Shared by {ranks} ranks it would be {parameters * low / ranks / 1e9:,.3g} GB." if ranks > 1 else ""
     yield Claim(
         message=f"Memory is {share(peak, memory)} full at the peak ({peak / 1e9:,.1f} of {memory / 1e9:,.1f} GB), and the "
@@ -157,7 +157,7 @@ def fsdp_sharding(study: Study) -> Iterator[Claim]:
         ns=spent,
         how="Is memory what keeps the batch small? Then shard: FSDP (fully_shard), or ZeRO stage 1 for the optimizer's states "
         f"alone. FSDP moves {1 + more:g} times the bytes: {duration(int(more * spent))} more here, if nothing hides it.",
-        evidence=(of_operations(study, reduces),),
+        evidence=(of_operations(view, reduces),),
         formula=f"{low:g} to {high:g} B a parameter, divided by the ranks; {gradient / 1e9:,.3g} GB of gradients a step at "
         f"{width} B ({fact('ai-fsdp-mem').values['bytes']})",
         grade="modelled",

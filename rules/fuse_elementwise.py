@@ -1,17 +1,16 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.chains import Chain, chains, operators_of
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.fixes import Fix
-from analyzer.pricing import one_each
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.replay.fixes import Fix
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.fusible_chains import Chain, chains, operators_of
+from gpu_trace_advisor.rulekit.kernel_fixes import one_each
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import duration, percent, share
 
 FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
@@ -92,7 +91,7 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         """,
     ),
 )
-def fuse_elementwise(study: Study) -> Iterator[Claim]:
+def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
     """Several kernels in a row read and write the same data, each from and to the device's memory.
 
     Why it costs: elementwise operations, norms, casts and reductions take as long as their bytes take to move. Run one by
@@ -107,49 +106,49 @@ def fuse_elementwise(study: Study) -> Iterator[Claim]:
     When it must not fire: kernels that are fused already, single kernels between matrix products, chains that take next to
     nothing.
     """
-    found = chains(study)
+    found = chains(view)
     lost = sum(chain.ns for chain in found)
     _, usual = span("tvi-share-elementwise", "share")
-    least = max(FROM, usual) if study.phase.name == "training" else FROM
-    if lost < least * study.window.wall_ns:
+    least = max(FROM, usual) if view.phase.name == "training" else FROM
+    if lost < least * view.window.wall_ns:
         return
     runs = [chain.places for chain in found]
-    low, high = (np.concatenate(ns) for ns in zip(*(_priced(study, chain.places) for chain in found), strict=True))
+    low, high = (np.concatenate(ns) for ns in zip(*(_priced(view, chain.places) for chain in found), strict=True))
     avoided = lost - int(low.sum())
     best = found[0]
-    shapes = bool(study.inkernel.avoidable.any())
-    operators = operators_of(study, best.places[0])
+    shapes = bool(view.inkernel.avoidable.any())
+    operators = operators_of(view, best.places[0])
     yield Claim(
-        message=f"{sum(map(len, runs)):,} chains of {len(found)} kinds take {share(lost, study.window.wall_ns)} of the wall "
+        message=f"{sum(map(len, runs)):,} chains of {len(found)} kinds take {share(lost, view.window.wall_ns)} of the wall "
         f"({duration(lost)}). The costliest, {len(best.places)} times, {duration(best.ns)}: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,
         how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here."
-        if is_pytorch(study.trace)
+        if is_pytorch(view.trace)
         else "One kernel for each of the chains named here.",
         fix=Fix(
             "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
-            one_each(study, runs, low, host=False), one_each(study, runs, high),
+            one_each(view, runs, low, host=False), one_each(view, runs, high),
             assumes=("optimistic: a fused kernel takes as long as the longest of its chain, and one launch",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
                      else f"pessimistic: {percent(STAYS)} of what the others take stays"),
         ),
-        evidence=tuple(_evidence(study, chain) for chain in found[:3]),
+        evidence=tuple(_evidence(view, chain) for chain in found[:3]),
         formula=f"sum of the chains {lost / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",
         grade="modelled",
         doubts=() if shapes else ("without shapes or peaks, that the kernels of a chain pass data on is a guess",),
     )  # fmt: skip
 
 
-def _evidence(study: Study, chain: Chain) -> Evidence:
-    return of_operations(study, np.concatenate(chain.places), " → ".join(chain.names))
+def _evidence(view: DeviceWindow, chain: Chain) -> Evidence:
+    return of_operations(view, np.concatenate(chain.places), " → ".join(chain.names))
 
 
-def _priced(study: Study, places: Int64) -> tuple[Int64, Int64]:
+def _priced(view: DeviceWindow, places: Int64) -> tuple[Int64, Int64]:
     """[k] ns that one kernel for each occurrence of a chain ([k, kernels]) would take: pessimistic, optimistic."""
-    length = study.timeline.length[places]
+    length = view.timeline.length[places]
     whole, longest = length.sum(axis=1), length.max(axis=1)
-    avoidable = np.minimum(study.inkernel.avoidable[places], length)
+    avoidable = np.minimum(view.inkernel.avoidable[places], length)
     without = whole - avoidable.sum(axis=1).astype(np.int64)
     guess = longest + (STAYS * (whole - longest)).astype(np.int64)
     low = np.where(avoidable.any(axis=1), without, guess)

@@ -1,16 +1,15 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.intervals import clip, intersect, total, union
-from analyzer.passes import optimizer_steps
-from analyzer.pricing import merged
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import clip, intersect, total, union
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import merged
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import optimizer_steps
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, percent, share
 
 MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
 FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
@@ -65,7 +64,7 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         """,
     ),
 )
-def fused_optimizer(study: Study) -> Iterator[Claim]:
+def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:
     """The optimizer launches some kernels for each parameter tensor instead of a few for all of them.
 
     Why it costs: a model has hundreds of parameter tensors, most of them small. A step of kernels for each costs launches
@@ -78,13 +77,13 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
 
     When it must not fire: it is fused or foreach already, or takes no more of the step than it has to.
     """
-    trace, timeline, wall = study.trace, study.timeline, study.window.wall_ns
-    rows = optimizer_steps(study)
-    rows = rows[(trace.start_ns[rows] < study.window.end_ns) & (trace.end_ns[rows] > study.window.start_ns)]
-    runs = [run for run in _launched(study, rows) if len(run) >= MANY]
-    if not runs or _together(study, runs):
+    trace, timeline, wall = view.trace, view.timeline, view.window.wall_ns
+    rows = optimizer_steps(view)
+    rows = rows[(trace.start_ns[rows] < view.window.end_ns) & (trace.end_ns[rows] > view.window.start_ns)]
+    runs = [run for run in _launched(view, rows) if len(run) >= MANY]
+    if not runs or _together(view, runs):
         return
-    lost = _lost(study, rows, runs)
+    lost = _lost(view, rows, runs)
     _, usual = span("tvi-share-optimizer", "share")
     if lost < usual * wall:
         return
@@ -96,19 +95,19 @@ def fused_optimizer(study: Study) -> Iterator[Claim]:
         ns=lost,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
         fix=merged(
-            study, "fused-optimizer", "one kernel a step for the optimizer", runs, whole, whole // 2,
+            view, "fused-optimizer", "one kernel a step for the optimizer", runs, whole, whole // 2,
             assumes=("pessimistic: the same bytes move as now", "optimistic: half of them"),
         ),
-        evidence=(of_operations(study, np.concatenate(runs)),),
+        evidence=(of_operations(view, np.concatenate(runs)),),
         formula=f"its kernels and the idle time between and before them, {lost / 1e6:,.3f} ms in {len(runs)} steps",
         grade="modelled",
     )  # fmt: skip
 
 
-def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
+def _lost(view: DeviceWindow, rows: Int64, runs: list[Int64]) -> int:
     """ns that the device spends on the optimizer: its kernels, and the time it idles between them or while the host
     launches them."""
-    timeline, trace, window = study.timeline, study.trace, study.window
+    timeline, trace, window = view.timeline, view.trace, view.window
     busy = sum(int(timeline.length[run].sum()) for run in runs)
     start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
     end = np.concatenate([trace.end_ns[rows], [timeline.end[run].max() for run in runs]])
@@ -116,9 +115,9 @@ def _lost(study: Study, rows: Int64, runs: list[Int64]) -> int:
     return busy + total(intersect(union(start, end), idle))
 
 
-def _launched(study: Study, rows: Int64) -> list[Int64]:
+def _launched(view: DeviceWindow, rows: Int64) -> list[Int64]:
     """For each of these host records the kernels of the window that are launched within it."""
-    timeline, trace, mine = study.timeline, study.trace, study.operations
+    timeline, trace, mine = view.timeline, view.trace, view.operations
     kernels = mine[timeline.linked[mine] & timeline.is_kernel[mine]]
     begun = timeline.launch_start[kernels]
     order = np.argsort(begun, kind="stable")
@@ -126,7 +125,7 @@ def _launched(study: Study, rows: Int64) -> list[Int64]:
     return [kernels[np.sort(order[a:b])] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
 
 
-def _together(study: Study, runs: list[Int64]) -> bool:
+def _together(view: DeviceWindow, runs: list[Int64]) -> bool:
     """Most of the kernels update several tensors at once already."""
-    labels = [study.timeline.label(op).lower() for op in runs[0].tolist()]
+    labels = [view.timeline.label(op).lower() for op in runs[0].tolist()]
     return sum(any(word in label for word in FEW_AT_ONCE) for label in labels) > len(labels) / 2

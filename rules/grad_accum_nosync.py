@@ -1,11 +1,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.intervals import ascending
-from analyzer.passes import (
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import (
     all_reduces,
     communicating,
     in_backward,
@@ -14,11 +16,8 @@ from analyzer.passes import (
     optimizer_steps,
     shards,
 )
-from analyzer.pricing import faster
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, share
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.02  # of the wall in exposed communication, as for buckets; less is not worth the change
 FULL = 0.5  # as many all-reduces as the last pass has, of at least half their length: the same gradient, not statistics
@@ -127,7 +126,7 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         """,
     ),
 )
-def grad_accum_nosync(study: Study) -> Iterator[Claim]:
+def grad_accum_nosync(view: DeviceWindow) -> Iterator[Claim]:
     """Between two steps of the optimizer several backward passes each reduce the whole gradient over the ranks.
 
     Why it costs: only the sum over all micro-steps is needed. Reduced once for N of them, a sample costs a part in N of the
@@ -141,57 +140,57 @@ def grad_accum_nosync(study: Study) -> Iterator[Claim]:
     When it must not fire: one backward pass a step, small all-reduces between (a loss, statistics), and FSDP, where without
     scattering the whole gradient has to fit on every rank.
     """
-    exposed = study.causes.get("exposed-communication", 0)
-    if exposed < FROM * study.window.wall_ns:
+    exposed = view.causes.get("exposed-communication", 0)
+    if exposed < FROM * view.window.wall_ns:
         return
-    on, found, which = communicating(study)
+    on, found, which = communicating(view)
     reduces = on[all_reduces(found, which)]
     if not len(reduces) or shards(kinds_of(found, which)):
         return
-    groups = [passes for passes in _passes(study, reduces) if len(passes) > 1]
+    groups = [passes for passes in _passes(view, reduces) if len(passes) > 1]
     extra = [one for passes in groups for one in passes[:-1]]
     if not extra:
         return
     spare = np.concatenate(extra)
-    length = study.timeline.length
+    length = view.timeline.length
     micro = 1 + len(extra) / len(groups)
     ns = min(int(length[spare].sum()), exposed)
     yield Claim(
         message=f"{micro:.3g} backward passes for each step of the optimizer all reduce the gradient: {len(spare):,} "
         f"all-reduces, {duration(length[spare].sum())}, come before the last pass; {duration(exposed)} "
-        f"({share(exposed, study.window.wall_ns)} of the wall) of communication is not hidden.",
+        f"({share(exposed, view.window.wall_ns)} of the wall) of communication is not hidden.",
         ns=ns,
         how="Run all micro-steps but the last one under model.no_sync(), so that gradients are reduced once.",
         fix=faster(
-            study, "grad-accum-nosync", "gradients reduced once for all micro-steps", spare, WAITS, 0.0,
+            view, "grad-accum-nosync", "gradients reduced once for all micro-steps", spare, WAITS, 0.0,
             assumes=("pessimistic: half of the time of an all-reduce is waiting for other ranks, at the last one instead",),
         ),
-        evidence=(of_operations(study, spare),),
+        evidence=(of_operations(view, spare),),
         formula=f"(N - 1)/N of the all-reduces, N = {micro:.3g}; accumulating {value('gt-grad-accum', 'steps'):g} "
         f"batches of {value('gt-grad-accum', 'micro'):g} is one of {value('gt-grad-accum', 'global'):g}",
         at_most_ns=ns,
     )  # fmt: skip
 
 
-def _passes(study: Study, reduces: Int64) -> list[list[Int64]]:
+def _passes(view: DeviceWindow, reduces: Int64) -> list[list[Int64]]:
     """For each interval between two steps of the optimizer the all-reduces of each of its backward passes that has all of
     them; a pass ends where the program launches something else for the next one."""
-    timeline, trace = study.timeline, study.trace
-    updates = trace.start_ns[optimizer_steps(study)]
-    kept = study.operations[timeline.linked[study.operations]]
-    kept = kept[~in_optimizer(study, kept)]
+    timeline, trace = view.timeline, view.trace
+    updates = trace.start_ns[optimizer_steps(view)]
+    kept = view.operations[timeline.linked[view.operations]]
+    kept = kept[~in_optimizer(view, kept)]
     begun = trace.start_ns[timeline.launch[kept]]
     kept, begun = kept[np.argsort(begun, kind="stable")], np.sort(begun)
-    backward = in_backward(study, kept) | np.isin(kept, reduces)
+    backward = in_backward(view, kept) | np.isin(kept, reduces)
     number = np.cumsum(np.concatenate([[False], backward[1:] & ~backward[:-1]])) if len(kept) else kept
     reduces = reduces[timeline.linked[reduces]]
-    reduces = reduces[~in_optimizer(study, reduces)]  # those are of no pass
+    reduces = reduces[~in_optimizer(view, reduces)]  # those are of no pass
     starts = trace.start_ns[timeline.launch[reduces]]
     of_pass = number[np.searchsorted(begun, starts, side="left")] if len(kept) else starts
     interval = np.searchsorted(updates, starts)
     length = timeline.length
     found = []
-    for k in range(1, len(updates)) if not len(study.kept_steps) else range(len(updates)):
+    for k in range(1, len(updates)) if not len(view.kept_steps) else range(len(updates)):
         mine = reduces[interval == k]
         passes = [mine[of_pass[interval == k] == n] for n in ascending(of_pass[interval == k]).tolist()]
         if len(passes) < 2:

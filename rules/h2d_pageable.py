@@ -1,15 +1,14 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.device_timeline import copy_classes
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.fixes import FIXES
-from analyzer.rule import Claim, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.01  # of the wall
 TINY = 64 * 1024  # bytes of a copy below which its fixed cost, not its memory, is what it costs
@@ -91,7 +90,7 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         """,
     ),
 )
-def h2d_pageable(study: Study) -> Iterator[Claim]:
+def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
     """Copies between host and device go through the driver's staging buffer, because their host memory is pageable.
 
     Why it costs: the device can only read memory that cannot be moved. From ordinary memory the driver copies piece by
@@ -106,20 +105,20 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
     When it must not fire: the copies are hidden behind kernels, tiny (send fewer of them), as fast as the link already, or
     the GPU shares its memory with the host.
     """
-    window, timeline = study.window, study.timeline
-    items = study.attribution.partition(window.start_ns, window.end_ns)
+    window, timeline = view.window, view.timeline
+    items = view.attribution.partition(window.start_ns, window.end_ns)
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail.endswith("pageable"))
     if not exposed or exposed < FROM * window.wall_ns:
         return
-    mine = study.operations[np.isin(timeline.does[study.operations], copy_classes(memory="pageable"))]
-    size = study.trace.bytes[timeline.row[mine]]
+    mine = view.operations[np.isin(timeline.does[view.operations], copy_classes(memory="pageable"))]
+    size = view.trace.bytes[timeline.row[mine]]
     total, ns = int(size[size > 0].sum()), int(timeline.length[mine].sum())
     rate = total / ns * 1e9 if ns else 0.0
-    link = study.hardware.pcie if study.hardware else value("gt-nvlink-pcie", "pcie")
-    coherent = study.hardware is not None and any(word in study.hardware.key for word in COHERENT)
+    link = view.hardware.pcie if view.hardware else value("gt-nvlink-pcie", "pcie")
+    coherent = view.hardware is not None and any(word in view.hardware.key for word in COHERENT)
     if coherent or (total and (total / len(mine) < TINY or rate > FAST * link)):
         return
-    staging = study.causes.get("copy-staging", 0)
+    staging = view.causes.get("copy-staging", 0)
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
         message=f"{len(mine):,} copies of pageable memory ({moved}) take {share(exposed, window.wall_ns)} of the wall "
@@ -127,15 +126,15 @@ def h2d_pageable(study: Study) -> Iterator[Claim]:
         ns=exposed + staging,
         how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "
         "non_blocking without pinned memory does nothing."
-        if is_pytorch(study.trace)
+        if is_pytorch(view.trace)
         else "Pin the host buffers (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a stream; without "
         "pinned memory it is no more asynchronous than cudaMemcpy.",
         fix=FIXES["pinned-memory"],
-        evidence=(of_operations(study, mine),),
+        evidence=(of_operations(view, mine),),
         doubts=(
             "the program registers host memory (cudaHostRegister): some recorders call that pageable although it is pinned",
         )
-        if any("HostRegister" in name for name in study.trace.names)
+        if any("HostRegister" in name for name in view.trace.names)
         else (),
         formula=f"{total / 1e6:,.3f} MB in {ns / 1e6:,.3f} ms; the link carries {link / 1e9:g} GB/s a direction",
     )

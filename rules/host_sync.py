@@ -2,19 +2,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-
-from analyzer.attribution import CODE
-from analyzer.changes import Change, synchronisations, without_waits
-from analyzer.distinct import among
-from analyzer.evidence import of_rows
-from analyzer.facts import value
-from analyzer.fixes import FIXES, plain_synchronisations
-from analyzer.graph import Graph
-from analyzer.harness import measures
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, share, times
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.attribution import CODE
+from gpu_trace_advisor.columns.codes import among
+from gpu_trace_advisor.graph import Graph
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.replay.changes import Change, synchronisations, without_waits
+from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
+from gpu_trace_advisor.rulekit.evidence import of_rows
+from gpu_trace_advisor.rulekit.measurement_syncs import measures
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, share, times
 
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
@@ -93,7 +92,7 @@ FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only 
         """,
     ),
 )
-def host_sync(study: Study) -> Iterator[Claim]:
+def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     """The host waits for the device, and then the device waits for the host.
 
     Why it costs: `.item()`, `.cpu()`, `print(tensor)`, a boolean test of a tensor, `nonzero`, or an explicit synchronise
@@ -111,9 +110,9 @@ def host_sync(study: Study) -> Iterator[Claim]:
     time counts, never the length of the call. Nor on who measures: a synchronisation from a file or function named for
     profiling, benchmarking or timing, or between two steps, with no launch of either on its other side, reading nothing.
     """
-    window, attribution, trace = study.window, study.attribution, study.trace
+    window, attribution, trace = view.window, view.attribution, view.trace
     blocking = attribution.blocking
-    measuring = blocking.row[~blocking.is_copy & measures(study, blocking.row)]
+    measuring = blocking.row[~blocking.is_copy & measures(view, blocking.row)]
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
     lost = 0
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
@@ -125,10 +124,10 @@ def host_sync(study: Study) -> Iterator[Claim]:
     rows = blocking.row[(ends >= window.start_ns) & (ends < window.end_ns) & ~among(blocking.row, left_out)]
     if not len(rows):
         return
-    evidence = of_rows(study, rows)
-    operator = int(study.timeline.host.operator[rows[0]])
+    evidence = of_rows(view, rows)
+    operator = int(view.timeline.host.operator[rows[0]])
     inside = f" in {trace.label(operator)}" if operator >= 0 else ""
-    steps = study.repetition.count
+    steps = view.repetition.count
     rate = f", {len(rows) / steps:.3g} a step," if steps > 1 else ""
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "

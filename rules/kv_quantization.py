@@ -2,15 +2,14 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.decoding import Decoding
-from analyzer.evidence import of_operations
-from analyzer.pricing import faster, lengths, less
-from analyzer.rule import Claim, rule
-from analyzer.shapes import BYTES
-from analyzer.study import Study
-from analyzer.trace import NONE
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.decode.passes import Decoding
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.model import NONE
+from gpu_trace_advisor.trace.operator_shapes import BYTES
+from gpu_trace_advisor.units import percent
 
 FROM = 0.25  # of the decode in attention over the cache: half of a smaller part is lost in the noise of a server
 KEPT = 0.7  # pessimistic share of the bytes saved that turns into time: scales, and unpacking beside the product
@@ -109,7 +108,7 @@ EIGHT_BITS = re.compile(
         """,
     ),
 )
-def kv_quantization(study: Study) -> Iterator[Claim]:
+def kv_quantization(view: DeviceWindow) -> Iterator[Claim]:
     """Attention reads the whole cache of keys and values for every token, and the cache has 16 bits.
 
     Why it costs: the cache grows with the context and with the batch; no batch makes reading it cheaper, as each sequence
@@ -123,16 +122,16 @@ def kv_quantization(study: Study) -> Iterator[Claim]:
 
     When it must not fire: prefill and training, a short context, a cache of 8 bits, a GPU that waits for the host.
     """
-    decode = Decoding(study)
+    decode = Decoding(view)
     operations = decode.of_class("attention")
-    time = lengths(study, operations)
+    time = lengths(view, operations)
     weights, cache = decode.weights.value, decode.cache.value
     dominates = weights is not None and cache is not None and cache >= weights
     if decode.host_bound or not (time.sum() > FROM * decode.ns or dominates):
         return
     if any(EIGHT_BITS.search(name) for name in decode.names(operations)):
         return
-    kinds, kind = study.inkernel.costs.kinds, study.inkernel.costs.kind[operations]
+    kinds, kind = view.inkernel.costs.kinds, view.inkernel.costs.kind[operations]
     known = np.array([k != NONE and BYTES.get(kinds[k].dtype, 0) >= 2 for k in kind.tolist()], np.bool_)
     message = f"Attention over the cache takes {percent(time.sum() / decode.ns)} of the decode"
     how = "Keep the cache in 8 bits (kv_cache_dtype=fp8 in vLLM and SGLang) and check answers at long context."
@@ -143,25 +142,25 @@ def kv_quantization(study: Study) -> Iterator[Claim]:
             message=f"{message}, in {len(operations)} kernels whose shapes are not recorded.",
             ns=int(time.sum()),
             how=f"How many bits has the cache? If 16: {how[0].lower()}{how[1:]}",
-            evidence=(of_operations(study, operations),),
+            evidence=(of_operations(view, operations),),
             doubts=(decode.cache.why,),
         )
         return
     read = np.array([kinds[k].bytes if k != NONE else 0.0 for k in kind.tolist()]) * known
     work = sum(kinds[k].flops for k in kind[known].tolist())
-    saved = read / 2 / study.inkernel.attainable * 1e9
+    saved = read / 2 / view.inkernel.attainable * 1e9
     yield Claim(
         message=f"{message}: it reads {read.sum() / 1e9:.3g} GB of keys and values in the window"
         + (f", {cache / 1e9:.3g} GB a pass beside {weights / 1e9:.3g} GB of weights." if cache and weights else "."),
         ns=int(time.sum()),
         how=how,
         fix=faster(
-            study, "kv-quantization", "the cache in 8 bits", operations, less(study, operations, saved, KEPT),
-            less(study, operations, saved),
+            view, "kv-quantization", "the cache in 8 bits", operations, less(view, operations, saved, KEPT),
+            less(view, operations, saved),
             assumes=(f"pessimistic: {percent(KEPT)} of the bytes saved turn into time", "8 bits instead of 16"),
         ),
-        evidence=(of_operations(study, operations),),
-        formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {study.inkernel.attainable / 1e12:.3g} TB/s; its intensity is "
+        evidence=(of_operations(view, operations),),
+        formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {view.inkernel.attainable / 1e12:.3g} TB/s; its intensity is "
         f"{work / read.sum():.2g} FLOP/B, whatever the batch",
         grade="modelled",
     )  # fmt: skip

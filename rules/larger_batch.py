@@ -1,12 +1,12 @@
 from collections.abc import Iterator
 
-from analyzer.decoding import Decoding, engines
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.pricing import lengths
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.summary import memory_use
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import memory_use
+from gpu_trace_advisor.decode.passes import Decoding, engines
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import lengths
+from gpu_trace_advisor.rulekit.rule import Claim, rule
 
 FAR = 0.25  # of the ridge: with more rows the batch can at most be quadrupled, and the cache grows with it
 WORTH = 2.0  # times the batch: less is tuning, not another way to serve
@@ -119,7 +119,7 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         """,
     ),
 )  # fmt: skip
-def larger_batch(study: Study) -> Iterator[Claim]:
+def larger_batch(view: DeviceWindow) -> Iterator[Claim]:
     """A decode pass reads all weights for a few sequences; many more could use the same reading.
 
     Why it costs: below the ridge batch P p / (2 BW) a matrix product takes as long as its weights take to arrive, however
@@ -134,12 +134,12 @@ def larger_batch(study: Study) -> Iterator[Claim]:
     When it must not fire: latency is the objective, the rows come near the ridge, the cache outweighs the weights, the
     memory is nearly full, an engine batches already, or it is training or prefill.
     """
-    decode, hardware = Decoding(study), study.hardware
+    decode, hardware = Decoding(view), view.hardware
     rows, weights, cache = decode.rows.value, decode.weights.value, decode.cache.value or 0.0
-    if study.request.objective == "latency" or engines(study) or not rows or hardware is None:
+    if view.request.objective == "latency" or engines(view) or not rows or hardware is None:
         return
     ridge = decode.ridge
-    peak = max((use.peak_reserved or 0 for use in memory_use(study.trace.memory)), default=0)
+    peak = max((use.peak_reserved or 0 for use in memory_use(view.trace.memory)), default=0)
     full = peak > value("ai-service-model", "mem") * hardware.memory_bytes
     if not 0 < rows < FAR * ridge or full or (weights is not None and cache >= weights):
         return
@@ -151,9 +151,9 @@ def larger_batch(study: Study) -> Iterator[Claim]:
     yield Claim(
         message=f"{_rows(rows)} each reading of the weights; up to {ridge:.0f} would take about as long: as many as "
         f"{most:.3g} times the tokens a second{later}.",
-        ns=int(lengths(study, decode.matrix).sum()),
+        ns=int(lengths(view, decode.matrix).sum()),
         how="If throughput counts, decode more sequences together; the time between two tokens of one sequence will grow.",
-        evidence=(of_operations(study, decode.matrix),),
+        evidence=(of_operations(view, decode.matrix),),
         formula=f"min(B*/M, what fits) with B* = P p / (2 BW) = {ridge:.0f}, M = {rows:g}"
         + (f", {room:.3g} times the cache fits" if room is not None else ""),
         grade="modelled",
@@ -161,7 +161,7 @@ def larger_batch(study: Study) -> Iterator[Claim]:
             doubt for doubt, holds in (
                 ("16-bit weights are assumed", not len(decode.products.ridge)),
                 ("whether a larger cache fits is not recorded", room is None),
-                ("whether latency or throughput counts is not known (--objective)", study.request.objective is None),
+                ("whether latency or throughput counts is not known (--objective)", view.request.objective is None),
             ) if holds
         ),
     )  # fmt: skip

@@ -1,15 +1,14 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.device_timeline import COMPUTE
-from analyzer.distinct import present
-from analyzer.evidence import of_operations
-from analyzer.kernels import readable
-from analyzer.pricing import faster, lengths, less
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.timelines.device import COMPUTE
+from gpu_trace_advisor.trace.kernel_names import readable
+from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall that idle SMs of last waves cost: the model is a bound, the truth may be half of it
 FILLED = 0.8  # of the device's places that a kernel's blocks fill: better filled ones are no tail
@@ -97,7 +96,7 @@ KERNELS = 3  # named in the message
         """,
     ),
 )
-def low_occupancy_tail(study: Study) -> Iterator[Claim]:
+def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     """The blocks of long kernels do not fill the device's last wave, and the next kernel waits for it.
 
     Why it costs: a kernel lasts as many rounds as its blocks need, and in the last round some SMs have none. The next
@@ -110,31 +109,31 @@ def low_occupancy_tail(study: Study) -> Iterator[Claim]:
 
     When it must not fire: ten waves or more, well-filled waves, small kernels, or recordings without blocks and registers.
     """
-    timeline, tails, wall = study.timeline, study.inkernel.tails, study.window.wall_ns
+    timeline, tails, wall = view.timeline, view.inkernel.tails, view.window.wall_ns
     idle = np.nan_to_num(tails.idle)
-    on = study.operations[timeline.does[study.operations] == COMPUTE]
-    on = on[lengths(study, on) > LONG_NS]
+    on = view.operations[timeline.does[view.operations] == COMPUTE]
+    on = on[lengths(view, on) > LONG_NS]
     filled = 1 - np.nan_to_num(tails.bound)
     on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
-    modelled = np.where(study.inkernel.modelled[on], study.inkernel.claims[0][on], 0.0)
-    lost = np.minimum(idle[on] * lengths(study, on), np.maximum(lengths(study, on) - modelled, 0.0))
+    modelled = np.where(view.inkernel.modelled[on], view.inkernel.claims[0][on], 0.0)
+    lost = np.minimum(idle[on] * lengths(view, on), np.maximum(lengths(view, on) - modelled, 0.0))
     if lost.sum() < FROM * wall:
         return
-    names = study.trace.name_code[timeline.row[on]]
+    names = view.trace.name_code[timeline.row[on]]
     sums = sorted(((float(lost[names == code].sum()), code) for code in present(names).tolist()), reverse=True)[
         :KERNELS
     ]
     worst = on[names == sums[0][1]][0]
     yield Claim(
         message=f"As much as {percent(lost.sum() / wall, 1)} of the wall goes to last waves that do not fill the device, most in "
-        f"{', '.join(f'{readable(study.trace.names[code])} ({percent(ns / wall, 1)})' for ns, code in sums)}.",
+        f"{', '.join(f'{readable(view.trace.names[code])} ({percent(ns / wall, 1)})' for ns, code in sums)}.",
         ns=int(lost.sum()),
         how="Choose sizes that fill whole waves, smaller tiles or split-K; run independent small kernels side by side.",
         fix=faster(
-            study, "low-occupancy-tail", "last waves filled", on, 1.0, less(study, on, lost),
+            view, "low-occupancy-tail", "last waves filled", on, 1.0, less(view, on, lost),
             assumes=("pessimistic: blocks of unlike length fill the last wave already; optimistic: all are equally long",),
         ),
-        evidence=(of_operations(study, on[names == sums[0][1]]),),
+        evidence=(of_operations(view, on[names == sums[0][1]]),),
         formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks an SM, {percent(idle[worst])} "
         "of its time lost to idle SMs",
         grade="modelled",

@@ -2,18 +2,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-
-from analyzer.changes import scaled, together, without_gaps
-from analyzer.decoding import Decoding
-from analyzer.evidence import of_operations
-from analyzer.facts import span, value
-from analyzer.fixes import Fix
-from analyzer.inkernel import CAUSES
-from analyzer.pricing import Floats, in_graph, lengths, less
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.decode.passes import Decoding
+from gpu_trace_advisor.reference.facts import span, value
+from gpu_trace_advisor.replay.changes import scaled, together, without_gaps
+from gpu_trace_advisor.replay.fixes import Fix
+from gpu_trace_advisor.roofline.kernel_time import CAUSES
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import Floats, in_graph, lengths, less
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, percent
 
 LOST = 0.15  # of the decode between and at the ends of kernels: less does not pay for a kernel written for one model
 NEAR = 0.75  # of the bandwidth in use: the best published megakernel reaches little more
@@ -109,7 +108,7 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         """,
     ),
 )  # fmt: skip
-def megakernel(study: Study) -> Iterator[Claim]:
+def megakernel(view: DeviceWindow) -> Iterator[Claim]:
     """Graphs replay the pass already, and what is left between its kernels and at their ends is a large part of it.
 
     Why it costs: at each boundary the last blocks of a kernel run alone, the memory pipe drains, and the next kernel fills
@@ -124,22 +123,22 @@ def megakernel(study: Study) -> Iterator[Claim]:
     When it must not fire: training and prefill (hard), launches not captured yet, a larger batch, more than three quarters
     of the bandwidth in use, weights above 20 GB on the device, or experts, whose work changes from pass to pass.
     """
-    decode = Decoding(study)
+    decode = Decoding(view)
     rows, weights, nodes = decode.rows.value, decode.weights.value, decode.graph_nodes
     crowd = rows is not None and rows > span("tvi-objective-latency", "b")[1]
     if not len(nodes) or crowd or decode.experts or decode.host_bound or (weights or 0) > HEAVY:
         return
     if decode.reach is not None and decode.reach > NEAR:
         return
-    gaps, ends = _gaps(study, nodes), _ends(study, nodes)
+    gaps, ends = _gaps(view, nodes), _ends(view, nodes)
     lost = int(gaps.sum() + ends.sum())
     if lost < LOST * decode.ns:
         return
     fix = Fix(
         "megakernel", "one kernel for the whole pass",
-        lambda graph: without_gaps(in_graph(study, nodes))(graph),
+        lambda graph: without_gaps(in_graph(view, nodes))(graph),
         lambda graph: together(
-            without_gaps(at := in_graph(study, nodes)), scaled(at, less(study, nodes, ends))
+            without_gaps(at := in_graph(view, nodes)), scaled(at, less(view, nodes, ends))
         )(graph),
         assumes=("pessimistic: only the gaps go; optimistic: also last waves and ramps", "the megakernel is as fast in between"),
     )  # fmt: skip
@@ -149,10 +148,10 @@ def megakernel(study: Study) -> Iterator[Claim]:
         + (f"; {percent(decode.reach)} of the bandwidth is used." if decode.reach is not None else "."),
         ns=lost,
         how="If one user's latency counts and the model has one, try a megakernel; otherwise fuse into fewer kernels.",
-        evidence=(of_operations(study, nodes, "kernels inside graph replays"),),
+        evidence=(of_operations(view, nodes, "kernels inside graph replays"),),
         formula="gaps, last waves and ramps of the replays' kernels",
         grade="modelled",
-        doubts=tuple(_doubts(study, decode)),
+        doubts=tuple(_doubts(view, decode)),
     )
     if decode.floor_ns is None or not decode.passes.value:
         yield replace(claim, how=f"How many bytes do the weights have ({decode.weights.why})? {claim.how}")
@@ -165,27 +164,27 @@ def megakernel(study: Study) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _gaps(study: Study, nodes: Int64) -> Int64:
+def _gaps(view: DeviceWindow, nodes: Int64) -> Int64:
     """ns before each node in which nothing runs."""
-    timeline = study.timeline
+    timeline = view.timeline
     ended = np.maximum.accumulate(timeline.end)
     before: Int64 = np.maximum(timeline.start[nodes] - ended[np.maximum(nodes - 1, 0)], 0)
     return before
 
 
-def _ends(study: Study, nodes: Int64) -> Floats:
+def _ends(view: DeviceWindow, nodes: Int64) -> Floats:
     """ns of each node that its last wave and its ramp take, as far as they are modelled."""
-    window = study.window
-    on, table = study.inkernel.parts(window.start_ns, window.end_ns)
-    lost = np.zeros(len(study.timeline.row))
+    window = view.window
+    on, table = view.inkernel.parts(window.start_ns, window.end_ns)
+    lost = np.zeros(len(view.timeline.row))
     lost[on] = table[:, CAUSES.index("tail")] + table[:, CAUSES.index("ramp")]
-    return np.minimum(lost[nodes], lengths(study, nodes))
+    return np.minimum(lost[nodes], lengths(view, nodes))
 
 
-def _doubts(study: Study, decode: Decoding) -> Iterator[str]:
+def _doubts(view: DeviceWindow, decode: Decoding) -> Iterator[str]:
     if decode.rows.value is None:
         yield decode.rows.why
     if decode.speculates:
         yield "it speculates: the number of accepted tokens changes the work, which a static kernel does not like"
-    if study.request.objective != "latency":
+    if view.request.objective != "latency":
         yield "whether latency counts is not known (--objective)"

@@ -2,18 +2,17 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.costs import TRUE_FP32, dtype_of_kernel
-from analyzer.evidence import of_operations
-from analyzer.facts import span, value
-from analyzer.kernels import kernel_class, readable
-from analyzer.lookup import named
-from analyzer.pricing import faster
-from analyzer.rule import Claim, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.trace import Bool, Int64
-from analyzer.units import percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import span, value
+from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32, dtype_of_kernel
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
+from gpu_trace_advisor.trace.lookup import named
+from gpu_trace_advisor.trace.model import Bool, Int64
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import percent, share
 
 FROM = 0.10  # of the wall in fp32 products: less does not pay for checking the results
 PRODUCTS = frozenset({"gemm", "convolution"})
@@ -110,7 +109,7 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         """,
     ),
 )
-def mixed_precision(study: Study) -> Iterator[Claim]:
+def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
     """Matrix products run in fp32 on the ordinary units while the tensor cores stand idle.
 
     Why it costs: tensor cores multiply bf16 and fp16 many times as fast as fp32 units do, tf32 several times, and 16-bit
@@ -124,41 +123,41 @@ def mixed_precision(study: Study) -> Iterator[Claim]:
 
     When it must not fire: 16-bit or tf32 already, double precision, and decode with few rows, which is bound by bytes.
     """
-    if study.phase.name == "decode":
+    if view.phase.name == "decode":
         return
-    timeline, wall, trace = study.timeline, study.window.wall_ns, study.trace
-    on = study.operations[timeline.is_kernel[study.operations]]
+    timeline, wall, trace = view.timeline, view.window.wall_ns, view.trace
+    on = view.operations[timeline.is_kernel[view.operations]]
     mine = on[named(trace, trace.name_code[timeline.row[on]], is_fp32_product)]
-    mine = mine[~_narrow(study, mine)]
+    mine = mine[~_narrow(view, mine)]
     ns = int(timeline.length[mine].sum())
     if ns < FROM * wall:
         return
-    low, high, told = _factors(study)
+    low, high, told = _factors(view)
     names = sorted({readable(timeline.label(op)) for op in mine.tolist()})
     yield Claim(
         message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "
         f"without the tensor cores: {', '.join(names[:3])}.",
         ns=ns,
-        how=_how(study),
-        fix=faster(study, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),
-        evidence=(of_operations(study, mine),),
+        how=_how(view),
+        fix=faster(view, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),
+        evidence=(of_operations(view, mine),),
         formula=f"{ns / 1e6:,.3f} ms × (1 − factor), factor {high:.2f} to {low:.2f}; bytes fall by "
         f"{span('gt-mem-2x', 'ratio')[0]:g}",
         grade="modelled",
-        doubts=() if study.hardware else ("the device's peaks are not known (--hardware NAME)",),
+        doubts=() if view.hardware else ("the device's peaks are not known (--hardware NAME)",),
     )  # fmt: skip
 
 
-def _how(study: Study) -> str:
+def _how(view: DeviceWindow) -> str:
     """What this device can do, in PyTorch's words or in CUDA's; both generations' where the device is not known."""
-    known = study.hardware is not None
-    bf16 = study.hardware is not None and "bf16" in study.hardware.peaks
-    if not is_pytorch(study.trace):
+    known = view.hardware is not None
+    bf16 = view.hardware is not None and "bf16" in view.hardware.peaks
+    if not is_pytorch(view.trace):
         tf32 = "CUBLAS_COMPUTE_32F_FAST_TF32 for tf32 (Ampere and later), or " if bf16 or not known else ""
         return f"{tf32}16-bit inputs with fp32 accumulation: cublasGemmEx, or cuBLASLt and cuDNN with such descriptors."
     new = 'torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16)'
     old = "torch.autocast with fp16"
-    if study.phase.name not in ("prefill", "decode"):  # only gradients are that small
+    if view.phase.name not in ("prefill", "decode"):  # only gradients are that small
         old += f" and a GradScaler (fp16 ends at {value('gt-fp16-underflow', 'min'):.1g})"
     if not known:
         return f"{new}; before Ampere {old}."
@@ -172,16 +171,16 @@ def is_fp32_product(name: str) -> bool:
     return bool(SINGLE.search(name) or (TRUE_FP32.search(name) and dtype_of_kernel(name) == "fp32"))
 
 
-def _narrow(study: Study, operations: Int64) -> Bool:
+def _narrow(view: DeviceWindow, operations: Int64) -> Bool:
     """[k] the operator's recorded types say that the product is not of fp32 numbers."""
-    costs = study.inkernel.costs
+    costs = view.inkernel.costs
     other = np.array([*(kind.dtype != "fp32" for kind in costs.kinds), False], np.bool_)
     return other[costs.kind[operations]]
 
 
-def _factors(study: Study) -> tuple[float, float, str]:
+def _factors(view: DeviceWindow) -> tuple[float, float, str]:
     """How long such kernels would take, as parts of now: pessimistic, optimistic, and what that assumes."""
-    hardware = study.hardware
+    hardware = view.hardware
     fast = max((hardware.peaks.get(dtype, 0.0) for dtype in ("bf16", "fp16")), default=0.0) if hardware else 0.0
     slow = hardware.vector.get("fp32", 0.0) if hardware else 0.0
     if not fast or not slow:

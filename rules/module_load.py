@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 
-from analyzer.attribution import START_UP
-from analyzer.changes import without_host
-from analyzer.evidence import of_causes
-from analyzer.fixes import FIXES, Fix
-from analyzer.health import COLD_SHARE
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.health import COLD_SHARE
+from gpu_trace_advisor.attribution import START_UP
+from gpu_trace_advisor.replay.changes import without_host
+from gpu_trace_advisor.replay.fixes import FIXES, Fix
+from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
 
@@ -59,7 +59,7 @@ FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
         """,
     ),
 )
-def module_load(study: Study) -> Iterator[Claim]:
+def module_load(view: DeviceWindow) -> Iterator[Claim]:
     """Kernels, libraries or contexts are loaded, or code is compiled, while the device waits.
 
     Why it costs: the first use of a kernel loads its code, the first use of a library creates handles and workspaces, and
@@ -72,15 +72,15 @@ def module_load(study: Study) -> Iterator[Claim]:
 
     When it must not fire: loading that queued work hides; memory allocation in a warm loop, which has its own rule.
     """
-    wall = study.window.wall_ns
-    start_up = sum(study.causes.get(cause, 0) for cause in START_UP)
-    loads = sum(study.causes.get(cause, 0) for cause in ("module-load", "compile"))
+    wall = view.window.wall_ns
+    start_up = sum(view.causes.get(cause, 0) for cause in START_UP)
+    loads = sum(view.causes.get(cause, 0) for cause in ("module-load", "compile"))
     cold = start_up >= COLD_SHARE * wall and loads > 0
     lost = start_up if cold else loads
     if lost < FROM * wall:
         return
     causes = START_UP if cold else ("module-load", "compile")
-    evidence = of_causes(study, *causes)
+    evidence = of_causes(view, *causes)
     gone = without_host(causes)
     yield Claim(
         message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for {evidence[0].what} and other start-up"

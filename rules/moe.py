@@ -3,16 +3,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-
-from analyzer.distinct import present
-from analyzer.evidence import of_operations
-from analyzer.kernels import kernel_class
-from analyzer.passes import communicating, kinds_of
-from analyzer.pricing import faster, lengths, of_kinds
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import communicating, kinds_of
+from gpu_trace_advisor.trace.kernel_names import kernel_class
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, percent, share
 
 MOVING = 0.1  # of the wall in moving tokens to experts and back: fused kernels take a few percent
 KEPT = 0.5  # pessimistic: of the moving half stays, as some of it is traffic that no kernel avoids
@@ -158,7 +157,7 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         """,
     ),
 )
-def moe(study: Study) -> Iterator[Claim]:
+def moe(view: DeviceWindow) -> Iterator[Claim]:
     """A mixture of experts spends its time on moving tokens, on one device or between several, or multiplies one expert after
     the other.
 
@@ -175,56 +174,56 @@ def moe(study: Study) -> Iterator[Claim]:
     When it must not fire: a dense model (becoming a mixture is a choice of the model, not a saving), fused kernels that move
     little, or experts with enough tokens each.
     """
-    trace, timeline, wall = study.trace, study.timeline, study.window.wall_ns
-    routing = next(filter(_routes, _names(study)), None)
+    trace, timeline, wall = view.trace, view.timeline, view.window.wall_ns
+    routing = next(filter(_routes, _names(view)), None)
     if routing is None:
         return
-    moving = _named(study, [name for name in _names(study) if MOVES.search(name) and not _routes(name)])
-    time = int(lengths(study, moving).sum())
+    moving = _named(view, [name for name in _names(view) if MOVES.search(name) and not _routes(name)])
+    time = int(lengths(view, moving).sum())
     if time > MOVING * wall:
         yield Claim(
             message=f"Sorting, gathering and scattering take {percent(time / wall, 1)} of the wall beside {routing[:60]}.",
             ns=time,
             how="Use a fused mixture-of-experts kernel that gathers while it loads and adds while it stores.",
             fix=faster(
-                study, "moe", "tokens moved inside the experts' kernel", moving, KEPT, 0.0,
+                view, "moe", "tokens moved inside the experts' kernel", moving, KEPT, 0.0,
                 assumes=(f"pessimistic: {percent(KEPT)} of the moving stays; optimistic: none",),
             ),
-            evidence=(of_operations(study, moving),),
+            evidence=(of_operations(view, moving),),
             formula="time of the kernels that sort, gather and scatter",
             doubts=("some of them may move something else",),
         )  # fmt: skip
-    yield from _sent(study)
-    costs = study.inkernel.costs
+    yield from _sent(view)
+    costs = view.inkernel.costs
     few = [kind.family == "product" and kind.weight_bytes > 0 and 0 < kind.m < FEW for kind in costs.kinds]
-    experts = of_kinds(study, study.operations, few)
-    grouped = any(GROUPED.search(name) for name in _names(study))
-    small = int(lengths(study, experts).sum())
-    alike = len(experts) > len(present(costs.kind[experts])) and _in_a_row(study, experts)
+    experts = of_kinds(view, view.operations, few)
+    grouped = any(GROUPED.search(name) for name in _names(view))
+    small = int(lengths(view, experts).sum())
+    alike = len(experts) > len(present(costs.kind[experts])) and _in_a_row(view, experts)
     if not grouped and alike and small > SMALL * wall:
         yield Claim(
             message=f"{len(experts):,} products with fewer than {FEW} rows take {percent(small / wall, 1)} of the wall, "
             "one expert after the other.",
             ns=small,
             how="Can the experts of a layer be one grouped product (torch._grouped_mm, a fused mixture-of-experts kernel)?",
-            evidence=(of_operations(study, experts),),
+            evidence=(of_operations(view, experts),),
             formula=f"{small / 1e6:,.3g} ms in {len(experts):,} products of {trace.label(int(timeline.row[experts[0]]))[:40]}",
         )
 
 
-def _sent(study: Study) -> Iterator[Claim]:
+def _sent(view: DeviceWindow) -> Iterator[Claim]:
     """Tokens on their way between devices, and nothing else runs."""
-    wall, exposed = study.window.wall_ns, study.causes.get("exposed-communication", 0)
+    wall, exposed = view.window.wall_ns, view.causes.get("exposed-communication", 0)
     if exposed < SENT * wall:
         return
-    on, found, which = communicating(study)
+    on, found, which = communicating(view)
     kinds = kinds_of(found, which)
     sends = [
-        kind == "alltoall" or SENDS.search(study.timeline.label(int(at))) is not None
+        kind == "alltoall" or SENDS.search(view.timeline.label(int(at))) is not None
         for at, kind in zip(on, kinds, strict=True)
     ]
     mine = on[np.array(sends, np.bool_)]
-    time = int(lengths(study, mine).sum())
+    time = int(lengths(view, mine).sum())
     lost = min(time, exposed)
     if lost < SENT * wall:
         return
@@ -235,10 +234,10 @@ def _sent(study: Study) -> Iterator[Claim]:
         ns=lost,
         how="Send tokens while something else computes: the other half of the batch (two-batch overlap, DualPipe) or the shared "
         "experts; in decode with low-latency kernels (DeepEP). Are the experts' loads even?",
-        evidence=(of_operations(study, mine),),
+        evidence=(of_operations(view, mine),),
         formula=f"the smaller of {time / 1e6:,.3f} ms in exchanges and {exposed / 1e6:,.3f} ms of exposed communication",
         unpriced="what could run meanwhile is not known, nor how long a device waits for another's tokens",
-        doubts=() if study.run else ("one rank's trace cannot tell travelling from waiting for another rank",),
+        doubts=() if view.run else ("one rank's trace cannot tell travelling from waiting for another rank",),
     )
 
 
@@ -248,21 +247,21 @@ def _routes(name: str) -> bool:
     return ROUTING.search(name) is not None
 
 
-def _names(study: Study) -> list[str]:
-    codes = present(study.trace.name_code[study.timeline.row[study.operations]])
+def _names(view: DeviceWindow) -> list[str]:
+    codes = present(view.trace.name_code[view.timeline.row[view.operations]])
     return [
-        study.trace.names[code] for code in codes.tolist() if kernel_class(study.trace.names[code]) != "communication"
+        view.trace.names[code] for code in codes.tolist() if kernel_class(view.trace.names[code]) != "communication"
     ]
 
 
-def _named(study: Study, names: list[str]) -> Int64:
-    wanted = np.isin(np.array(study.trace.names, dtype=object), names)
-    found: Int64 = study.operations[wanted[study.trace.name_code[study.timeline.row[study.operations]]]]
+def _named(view: DeviceWindow, names: list[str]) -> Int64:
+    wanted = np.isin(np.array(view.trace.names, dtype=object), names)
+    found: Int64 = view.operations[wanted[view.trace.name_code[view.timeline.row[view.operations]]]]
     return found
 
 
-def _in_a_row(study: Study, experts: Int64) -> bool:
+def _in_a_row(view: DeviceWindow, experts: Int64) -> bool:
     """The same product several times in a row: what a loop over experts looks like."""
-    kind = study.inkernel.costs.kind
-    order = experts[np.argsort(study.timeline.start[experts], kind="stable")]
+    kind = view.inkernel.costs.kind
+    order = experts[np.argsort(view.timeline.start[experts], kind="stable")]
     return bool((kind[order[1:]] == kind[order[:-1]]).any())

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
-from analyzer.facts import span
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.study import Study
-from analyzer.units import percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.units import percent, share
 
 BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
 TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be said about the rest
@@ -70,7 +70,7 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         """,
     ),
 )
-def nothing_to_do(study: Study) -> Iterator[Claim]:
+def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:
     """The device is busy nearly all the time, with kernels near what it can do, as far as that is known.
 
     Why it costs: it does not. What is left is less than the effort and the noise of a change.
@@ -83,16 +83,16 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the device idles or copies, or kernels are far from their roofline.
     """
-    window = study.window
-    wall, busy = window.wall_ns, study.causes.get("unmodelled", 0)
-    parts = {part.cause: part.ns for part in study.inkernel.split(window.start_ns, window.end_ns)}
+    window = view.window
+    wall, busy = window.wall_ns, view.causes.get("unmodelled", 0)
+    parts = {part.cause: part.ns for part in view.inkernel.split(window.start_ns, window.end_ns)}
     known = sum(ns for cause, ns in parts.items() if cause != "unmodelled")
     good, _ = span("tvi-gemm-peak-share", "gemm")
     ideal = parts.get("ideal", 0)
     if busy < BUSY * wall:
         return
     if known < TOLD * busy:
-        yield _unknown(study, busy, known)
+        yield _unknown(view, busy, known)
         return
     if ideal < good * known:
         return
@@ -101,35 +101,35 @@ def nothing_to_do(study: Study) -> Iterator[Claim]:
         f"{share(ideal, known)} of that time on this device; {percent(good)} is good.",
         ns=wall,
         how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
-        evidence=(Evidence("kernels whose work is known", len(study.operations), known),),
+        evidence=(Evidence("kernels whose work is known", len(view.operations), known),),
         formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
         grade="modelled",
         unpriced="there is nothing to save",
     )
 
 
-def _unknown(study: Study, busy: int, known: int) -> Claim:
+def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     """Nothing on the timeline; the kernels themselves are not known."""
-    if study.hardware is None:
-        told = f"no peaks are known for {study.device.name or 'the device'}"
+    if view.hardware is None:
+        told = f"no peaks are known for {view.device.name or 'the device'}"
     elif known:
         told = f"the work of the kernels is known for {share(known, busy)} of their time"
     else:
         told = "the work of the kernels is not recorded"
-    if study.hardware is None:
+    if view.hardware is None:
         how = "--hardware NAME tells the device."
-    elif study.phase.name == "decode":
+    elif view.phase.name == "decode":
         how = "With the bytes of the weights (--weights) the decode ladder says how near a pass is to its floor."
-    elif study.trace.format == "nsight":
+    elif view.trace.format == "nsight":
         how = "torch.profiler records shapes (record_shapes=True); Nsight Compute looks inside the longest kernels."
     else:
         how = "Record shapes (record_shapes=True), or look inside the longest kernels with Nsight Compute."
     return Claim(
-        message=f"Kernels run {share(busy, study.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
+        message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
         f"near what the device can do cannot be told: {told}.",
-        ns=study.window.wall_ns,
+        ns=view.window.wall_ns,
         how=f"Nothing on the timeline. {how}",
-        evidence=(Evidence("kernels", len(study.operations), busy),),
-        formula=f"kernels {busy / 1e6:,.3f} ms of {study.window.wall_ns / 1e6:,.3f} ms",
+        evidence=(Evidence("kernels", len(view.operations), busy),),
+        formula=f"kernels {busy / 1e6:,.3f} ms of {view.window.wall_ns / 1e6:,.3f} ms",
         unpriced="there is nothing to save on the timeline",
     )

@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.collectives import POINT_TO_POINT, collectives
-from analyzer.device_timeline import COMMUNICATION
-from analyzer.evidence import of_operations
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.collectives import collectives
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.ranks.collective_kinds import POINT_TO_POINT
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.timelines.device import COMMUNICATION
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.10  # of the wall in exchanges that nothing hides; a bubble of 16 microbatches in 3 stages is 11 %
 FEWEST = 4  # exchanges a step: two microbatches there and back
@@ -62,7 +62,7 @@ FEWEST = 4  # exchanges a step: two microbatches there and back
         """,
     ),
 )
-def pipeline_bubble(study: Study) -> Iterator[Claim]:
+def pipeline_bubble(view: DeviceWindow) -> Iterator[Claim]:
     """The device waits in exchanges with the neighbouring stages, which have nothing to hand on yet.
 
     Why it costs: with p stages and m microbatches, the first microbatch has to reach the last stage before that can begin,
@@ -75,18 +75,18 @@ def pipeline_bubble(study: Study) -> Iterator[Claim]:
 
     When it must not fire: exchanges of expert or sequence parallelism, which are all-to-alls, and inference.
     """
-    found, _ = collectives(study, len(study.timeline.row))
+    found, _ = collectives(view, len(view.timeline.row))
     exchanges = np.array([kind in POINT_TO_POINT for _, kind, _ in found.keys], np.bool_)
     if not len(found) or not exchanges.any():
         return
     mine = exchanges[found.key] & found.inside
     lost = int(found.exposed_ns[mine].sum())
-    if lost < FROM * study.window.wall_ns or int(mine.sum()) < FEWEST * max(len(study.kept_steps), 1):
+    if lost < FROM * view.window.wall_ns or int(mine.sum()) < FEWEST * max(len(view.kept_steps), 1):
         return
-    timeline = study.timeline
-    at = study.operations[timeline.does[study.operations] == COMMUNICATION]
+    timeline = view.timeline
+    at = view.operations[timeline.does[view.operations] == COMMUNICATION]
     at = at[np.isin(timeline.start[at], found.start_ns[mine])]
-    pipeline = study.run.pipeline if study.run else None
+    pipeline = view.run.pipeline if view.run else None
     told, formula = "", "bubble = (p - 1) / (m + p - 1)"
     if pipeline is not None:
         p, m = pipeline.stages, pipeline.microbatches
@@ -95,10 +95,10 @@ def pipeline_bubble(study: Study) -> Iterator[Claim]:
         formula += f"; with {2 * m} microbatches {(p - 1) / (2 * m + p - 1):.3f}"
     yield Claim(
         message=f"{int(mine.sum()):,} exchanges with other ranks run for {duration(lost)} "
-        f"({share(lost, study.window.wall_ns)} of the wall) with no compute beside them.{told}",
+        f"({share(lost, view.window.wall_ns)} of the wall) with no compute beside them.{told}",
         ns=lost,
         how="More microbatches a step, an interleaved schedule, or stages of equal length.",
-        evidence=(of_operations(study, at),),
+        evidence=(of_operations(view, at),),
         formula=formula,
         unpriced="a question: what other microbatches would do is not in the timeline",
     )

@@ -2,12 +2,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-
-from analyzer.evidence import at_ms
-from analyzer.phase import DECODE, MIXED, PREFILL
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.study import Study
-from analyzer.units import duration
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.phase import DECODE, MIXED, PREFILL
+from gpu_trace_advisor.rulekit.evidence import at_ms
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.units import duration
 
 LATE = 2.0  # times the median distance of two decode steps, from which a user sees a pause
 DECODES = 4  # steps of each kind of distance needed to speak of a median
@@ -67,7 +66,7 @@ DECODES = 4  # steps of each kind of distance needed to speak of a median
         """,
     ),
 )
-def prefill_decode_interference(study: Study) -> Iterator[Claim]:
+def prefill_decode_interference(view: DeviceWindow) -> Iterator[Claim]:
     """Requests that are being answered wait while the prompt of another one is processed.
 
     Why it costs: a prefill is bound by arithmetic and takes as long as many decode steps; in the meantime no token comes
@@ -80,7 +79,7 @@ def prefill_decode_interference(study: Study) -> Iterator[Claim]:
 
     When it must not fire: one phase only, prompts in pieces already, or prompts so short that nobody notices.
     """
-    steps = sorted(s for s in study.phase.stretches if s.name in (PREFILL, DECODE, MIXED))
+    steps = sorted(s for s in view.phase.stretches if s.name in (PREFILL, DECODE, MIXED))
     decodes = [i for i, step in enumerate(steps) if step.name in (DECODE, MIXED)]
     pairs = list(pairwise(decodes))
     apart = np.array([steps[b].start_ns - steps[a].start_ns for a, b in pairs], np.int64)
@@ -99,6 +98,6 @@ def prefill_decode_interference(study: Study) -> Iterator[Claim]:
         f"{duration(int(usual))}).",
         ns=waited,
         how="Process prompts in smaller pieces beside the decode (chunked prefill), or on GPUs of their own.",
-        evidence=(Evidence("prefill between decode steps", int(late.sum()), waited, at_ms(study, begun)),),
+        evidence=(Evidence("prefill between decode steps", int(late.sum()), waited, at_ms(view, begun)),),
         formula="distance of the starts of two decode steps with a prefill in between, less the median without",
     )

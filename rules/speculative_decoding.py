@@ -1,11 +1,11 @@
 from collections.abc import Iterator
 
-from analyzer.decoding import Decoding, expected_tokens, speculation
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.decode.passes import Decoding, expected_tokens, speculation
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import percent
 
 DRAFTS = 5  # tokens drafted for a pass; heads and draft models in use give three to seven
 FREE = 0.5  # of the ridge: with more rows to verify the pass itself gets longer
@@ -80,7 +80,7 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         """,
     ),
 )  # fmt: skip
-def speculative_decoding(study: Study) -> Iterator[Claim]:
+def speculative_decoding(view: DeviceWindow) -> Iterator[Claim]:
     """Each pass reads all weights for one token of each sequence, and could check several drafted ones in the same time.
 
     Why it costs: while reading the weights decides how long a pass takes, a few more rows are free. A small draft model
@@ -94,7 +94,7 @@ def speculative_decoding(study: Study) -> Iterator[Claim]:
     When it must not fire: the batch times the drafts comes near the ridge, the pass is not bound by memory, it speculates
     already, or it is training or prefill.
     """
-    decode = Decoding(study)
+    decode = Decoding(view)
     rows, reach, ridges = decode.rows.value, decode.reach, decode.products.ridge
     if not rows or reach is None or reach < BOUND or decode.speculates or not len(ridges):
         return
@@ -109,7 +109,7 @@ def speculative_decoding(study: Study) -> Iterator[Claim]:
         "times as many a second.",
         ns=decode.ns,
         how="Is speculation possible here (EAGLE or Medusa heads, multi-token prediction, n-grams of the prompt)?",
-        evidence=(of_operations(study, decode.matrix),),
+        evidence=(of_operations(view, decode.matrix),),
         formula=f"(1 - a^(k+1)) / (1 - a) / (1 + k c) with k = {DRAFTS}, a = {few:g} to {many:g} of the drafts accepted and a "
         f"draft that costs c = {cheap:g} to {dear:g} of a pass",
         grade="assumed",

@@ -2,12 +2,11 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_operations
-from analyzer.passes import all_reduces, communicating
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import all_reduces, communicating
+from gpu_trace_advisor.units import duration, share
 
 FROM = 0.05  # of the wall in exposed all-reduces: below, another kernel for them is not worth a look
 OFTEN = 4  # a step; a model of two layers has as many, fewer are for sampling or a barrier
@@ -105,7 +104,7 @@ LARGE = (
         """,
     ),
 )
-def tensor_parallel(study: Study) -> Iterator[Claim]:
+def tensor_parallel(view: DeviceWindow) -> Iterator[Claim]:
     """Layers are split over several GPUs, and each one's sum is on the critical path: nothing is there to hide it behind.
 
     Why it costs: tensor parallelism adds up the parts of a layer twice a layer, and the next kernel needs the sum. In decode
@@ -120,14 +119,14 @@ def tensor_parallel(study: Study) -> Iterator[Claim]:
     When it must not fire: training, whose gradients can be reduced beside the backward pass; collectives that run beside
     kernels; a few a step; tokens that travel to experts.
     """
-    timeline, wall = study.timeline, study.window.wall_ns
-    exposed = study.causes.get("exposed-communication", 0)
+    timeline, wall = view.timeline, view.window.wall_ns
+    exposed = view.causes.get("exposed-communication", 0)
     if exposed < FROM * wall:
         return
-    on, found, which = communicating(study)
+    on, found, which = communicating(view)
     mine = on[all_reduces(found, which)]
     lost = min(int(timeline.length[mine].sum()), exposed)
-    if lost < FROM * wall or len(mine) < OFTEN * max(study.repetition.count, 1):
+    if lost < FROM * wall or len(mine) < OFTEN * max(view.repetition.count, 1):
         return
     usual = int(np.median(timeline.length[mine]))
     one_shot = any(ONE_SHOT.search(timeline.label(int(operation))) for operation in mine)
@@ -136,9 +135,9 @@ def tensor_parallel(study: Study) -> Iterator[Claim]:
         f"{share(lost, wall)} of the wall ({duration(lost)}): the next kernel needs each one's sum.",
         ns=lost,
         how=LARGE if usual >= SHORT_NS else FUSE if one_shot else RING,
-        evidence=(of_operations(study, mine),),
+        evidence=(of_operations(view, mine),),
         formula=f"the smaller of {timeline.length[mine].sum() / 1e6:,.3f} ms in all-reduces and {exposed / 1e6:,.3f} ms of "
         "exposed communication",
         unpriced="other kernels would run, and how long they take is not in the recording",
-        doubts=() if study.run else ("one rank's trace cannot tell a slow all-reduce from waiting for another rank",),
+        doubts=() if view.run else ("one rank's trace cannot tell a slow all-reduce from waiting for another rank",),
     )

@@ -1,17 +1,16 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import of_operations
-from analyzer.facts import span
-from analyzer.fixes import Fix
-from analyzer.kernels import kernel_class
-from analyzer.lookup import named
-from analyzer.pricing import one_each
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import Int64
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.replay.fixes import Fix
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import one_each
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.trace.kernel_names import kernel_class
+from gpu_trace_advisor.trace.lookup import named
+from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.units import duration, share
 
 SMALL_NS = 10_000  # a kernel this short costs about as much to launch as it runs
 GAPS = 0.05  # of the wall between small kernels
@@ -70,7 +69,7 @@ FEWER = 2  # of neighbours, so many become one: what merging operators by hand r
         """,
     ),
 )
-def too_many_small_kernels(study: Study) -> Iterator[Claim]:
+def too_many_small_kernels(view: DeviceWindow) -> Iterator[Claim]:
     """Half of the kernels run for less than 10 µs, and the pauses between them add up.
 
     Why it costs: between two kernels the device empties and fills again, however early they were queued. The shorter the
@@ -83,20 +82,20 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the device is busy all the same, or graphs replay the kernels.
     """
-    timeline, wall = study.timeline, study.window.wall_ns
-    on = study.operations[timeline.is_kernel[study.operations] & ~timeline.node[study.operations]]
+    timeline, wall = view.timeline, view.window.wall_ns
+    on = view.operations[timeline.is_kernel[view.operations] & ~timeline.node[view.operations]]
     length = timeline.length[on]
-    if not len(on) or float(np.median(length)) >= SMALL_NS or study.causes.get("unmodelled", 0) > BUSY * wall:
+    if not len(on) or float(np.median(length)) >= SMALL_NS or view.causes.get("unmodelled", 0) > BUSY * wall:
         return
-    pairs = _pairs(study, on[length < SMALL_NS])
+    pairs = _pairs(view, on[length < SMALL_NS])
     between = int((timeline.start[pairs[:, 1]] - timeline.end[pairs[:, 0]]).sum())
-    gaps = min(between, study.causes.get("queued-gap", 0))
+    gaps = min(between, view.causes.get("queued-gap", 0))
     if gaps < GAPS * wall:
         return
     apart = pairs[::FEWER]
-    merged = one_each(study, [apart], timeline.length[apart].sum(axis=1), host=False)
+    merged = one_each(view, [apart], timeline.length[apart].sum(axis=1), host=False)
     low, high = span("tvi-kernels-per-layer", "kernels")
-    steps = max(study.repetition.count, 1)
+    steps = max(view.repetition.count, 1)
     yield Claim(
         message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
         f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({duration(gaps)}). A layer needs "
@@ -107,17 +106,17 @@ def too_many_small_kernels(study: Study) -> Iterator[Claim]:
             "fewer-kernels", "neighbouring small kernels are merged", merged, merged,
             assumes=(f"every {FEWER} neighbouring small kernels become one that takes as long as both",), low_share=0.5,
         ),
-        evidence=(of_operations(study, on[length < SMALL_NS], f"kernels under {SMALL_NS / 1e3:g} µs"),),
+        evidence=(of_operations(view, on[length < SMALL_NS], f"kernels under {SMALL_NS / 1e3:g} µs"),),
         formula=f"pauses between {len(pairs):,} pairs of neighbours, {between / 1e6:,.3f} ms",
         grade="modelled",
     )  # fmt: skip
 
 
-def _pairs(study: Study, small: Int64) -> Int64:
+def _pairs(view: DeviceWindow, small: Int64) -> Int64:
     """[k, 2] neighbours on a stream that are both small and merge: no communication, no copies."""
-    timeline = study.timeline
-    names = study.trace.name_code[timeline.row[small]]
-    merges = small[named(study.trace, names, lambda name: kernel_class(name) != "communication")]
+    timeline = view.timeline
+    names = view.trace.name_code[timeline.row[small]]
+    merges = small[named(view.trace, names, lambda name: kernel_class(name) != "communication")]
     order = merges[np.lexsort((timeline.start[merges], timeline.stream[merges]))]
     a, b = order[:-1], order[1:]
     pause = timeline.start[b] - timeline.end[a]

@@ -1,17 +1,16 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.collectives import bus_factor
-from analyzer.device_timeline import copy_classes
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.passes import all_reduces, communicating, in_backward
-from analyzer.pricing import faster
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.trace import NONE, Int64
-from analyzer.units import duration, share, size
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.ranks.collective_kinds import bus_factor
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.training_passes import all_reduces, communicating, in_backward
+from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.trace.model import NONE, Int64
+from gpu_trace_advisor.units import duration, share, size
 
 FAST = 100e9
 """Bytes/s: every NVLink since the V100 carries more (150 GB/s in one direction), no PCIe slot or network port does."""
@@ -119,7 +118,7 @@ FROM = 0.02  # of the wall in these transfers
         """,
     ),
 )
-def topology(study: Study) -> Iterator[Claim]:
+def topology(view: DeviceWindow) -> Iterator[Claim]:
     """Ranks that split layers, or stages that hand on activations, exchange data over PCIe or a network.
 
     Why it costs: tensor parallelism needs two collectives a layer, each on the critical path. Over NVLink they take
@@ -134,12 +133,12 @@ def topology(study: Study) -> Iterator[Claim]:
     When it must not fire: data parallelism, whose collectives hide behind the backward pass; small messages, which are bound
     by latency; devices without NVLink.
     """
-    assert study.hardware is not None
-    link = study.hardware.nvlink
+    assert view.hardware is not None
+    link = view.hardware.nvlink
     if link <= FAST:
         return
-    for on, speed, what in filter(None, (_split_layers(study), _copies(study))):
-        timeline, wall = study.timeline, study.window.wall_ns
+    for on, speed, what in filter(None, (_split_layers(view), _copies(view))):
+        timeline, wall = view.timeline, view.window.wall_ns
         spent = int(timeline.length[on].sum())
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
@@ -152,40 +151,40 @@ def topology(study: Study) -> Iterator[Claim]:
             how="Which link is between these GPUs (nvidia-smi topo -m)? Put ranks that split layers on GPUs that NVLink joins, "
             "and check with NCCL_DEBUG=INFO that peer access is on.",
             fix=faster(
-                study, "topology", "exchanges over NVLink", on,
+                view, "topology", "exchanges over NVLink", on,
                 max(speed / FAST, 1 / value("gt-placement-5x", "ratio")), speed / link,
                 assumes=(f"pessimistic: {FAST / 1e9:g} GB/s, optimistic: all of the link; waiting for others shrinks alike",),
             ),
-            evidence=(of_operations(study, on),),
+            evidence=(of_operations(view, on),),
             formula=f"time x (1 - speed / link) = {spent / 1e6:,.3f} ms x (1 - {speed / 1e9:,.0f} / {link / 1e9:,.0f})",
             grade="modelled",
-            doubts=() if study.run else ("one rank's trace cannot tell a slow link from waiting for another rank",),
+            doubts=() if view.run else ("one rank's trace cannot tell a slow link from waiting for another rank",),
         )  # fmt: skip
 
 
-def _split_layers(study: Study) -> tuple[Int64, float, str] | None:
+def _split_layers(view: DeviceWindow) -> tuple[Int64, float, str] | None:
     """Large collectives outside of backward that come several times a step, and the speed of the fastest of them."""
-    on, found, which = communicating(study)
+    on, found, which = communicating(view)
     sizes = found.bytes[which]
-    steps = max(study.repetition.count, 1)
+    steps = max(view.repetition.count, 1)
     wanted = all_reduces(found, which) & (sizes >= LARGE)
-    if study.phase.name not in ("prefill", "decode"):
-        wanted &= ~in_backward(study, on) & (study.timeline.launch[on] != NONE)
+    if view.phase.name not in ("prefill", "decode"):
+        wanted &= ~in_backward(view, on) & (view.timeline.launch[on] != NONE)
     mine = np.flatnonzero(wanted)
     if len(mine) < OFTEN * steps:
         return None
-    length = study.timeline.length[on[mine]]
+    length = view.timeline.length[on[mine]]
     ranks = [found.keys[key][2] or None for key in found.key[which[mine]].tolist()]
     factor = np.array([bus_factor("allreduce", n) if n else 2.0 for n in ranks])
     speed = float(np.quantile(sizes[mine] * factor / length, 0.9)) * 1e9
     return on[mine], speed, f"all-reduces of {size(int(np.median(sizes[mine])))}"
 
 
-def _copies(study: Study) -> tuple[Int64, float, str] | None:
+def _copies(view: DeviceWindow) -> tuple[Int64, float, str] | None:
     """Large copies between devices, and the speed of the fastest of them."""
-    timeline = study.timeline
-    copies = study.operations[np.isin(timeline.does[study.operations], copy_classes("PtoP"))]
-    moved = study.trace.bytes[timeline.row[copies]]
+    timeline = view.timeline
+    copies = view.operations[np.isin(timeline.does[view.operations], copy_classes("PtoP"))]
+    moved = view.trace.bytes[timeline.row[copies]]
     copies, moved = copies[moved >= LARGE], moved[moved >= LARGE]
     if not len(copies):
         return None

@@ -1,13 +1,13 @@
 from collections.abc import Iterator
 
-from analyzer.chains import LIGHT
-from analyzer.evidence import of_causes
-from analyzer.facts import span
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.software import is_pytorch
-from analyzer.study import Study
-from analyzer.summary import ns_by_class
-from analyzer.units import percent, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import ns_by_class
+from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.fusible_chains import LIGHT
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.trace.software import is_pytorch
+from gpu_trace_advisor.units import percent, share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
@@ -67,7 +67,7 @@ LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
         """,
     ),
 )
-def torch_compile(study: Study) -> Iterator[Claim]:
+def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
     """Every operator of the model is looked up, checked and launched by itself, though the same ones come in every step.
 
     Why it costs: eager execution pays for each operator on the host and for each intermediate in memory. A compiler sees
@@ -82,14 +82,14 @@ def torch_compile(study: Study) -> Iterator[Claim]:
     When it must not fire: it is compiled already, graphs replay it, a serving engine runs it, or big matrix products fill
     the time.
     """
-    wall = study.window.wall_ns
-    if not is_pytorch(study.trace):
+    wall = view.window.wall_ns
+    if not is_pytorch(view.trace):
         return
-    if any(use.role in ("compiler", "graphs", "engine") for use in study.uses):
+    if any(use.role in ("compiler", "graphs", "engine") for use in view.uses):
         return
-    classes = ns_by_class(study.timeline, study.operations)
+    classes = ns_by_class(view.timeline, view.operations)
     whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
-    launching = sum(study.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
+    launching = sum(view.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
     fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
     if not fuses and launching < LAUNCHING * wall:
         return
@@ -105,8 +105,8 @@ def torch_compile(study: Study) -> Iterator[Claim]:
         ns=max(launching, light if fuses else 0),
         how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
         evidence=(
-            *of_causes(study, "framework", "python"),
-            Evidence("memory-bound kernels", len(study.operations), light),
+            *of_causes(view, "framework", "python"),
+            Evidence("memory-bound kernels", len(view.operations), light),
         ),
         formula=f"context only: {percent(low)} to {percent(high)} faster after minutes of compiling "
         "was claimed for training",

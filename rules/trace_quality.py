@@ -1,13 +1,12 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.evidence import at_ms
-from analyzer.health import CUT_NS, UNRECORDED_SHARE, Unexplained, unexplained
-from analyzer.rule import Claim, Evidence, rule
-from analyzer.study import Study
-from analyzer.trace import Bool
-from analyzer.units import duration, share
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.health import CUT_NS, UNRECORDED_SHARE, Unexplained, unexplained
+from gpu_trace_advisor.rulekit.evidence import at_ms
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.trace.model import Bool
+from gpu_trace_advisor.units import duration, share
 
 
 @rule(
@@ -61,7 +60,7 @@ from analyzer.units import duration, share
         """,
     ),
 )
-def trace_quality(study: Study) -> Iterator[Claim]:
+def trace_quality(view: DeviceWindow) -> Iterator[Claim]:
     """The device seems idle where it was not: work ran that the recording does not hold.
 
     Why it costs: it costs nothing at run time, but every share, and every saving that rests on this time, is wrong. Some
@@ -75,8 +74,8 @@ def trace_quality(study: Study) -> Iterator[Claim]:
 
     When it must not fire: the device waits for the host, or short pauses between operations.
     """
-    window = study.window
-    waits = unexplained(study.attribution, window)
+    window = view.window
+    waits = unexplained(view.attribution, window)
     holes = int(waits.ns[waits.in_graph].sum())
     if holes >= UNRECORDED_SHARE * window.wall_ns:
         yield Claim(
@@ -84,7 +83,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
             "submitted graph replays: kernels ran there that were not recorded. This is not idle time.",
             ns=holes,
             how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
-            evidence=(_where("holes in graph replays", study, waits, waits.in_graph),),
+            evidence=(_where("holes in graph replays", view, waits, waits.in_graph),),
             formula=f"waits of submitted operations inside replays that nothing explains: {holes / 1e6:,.3f} ms",
             grade="modelled",
             unpriced="what the trace does not hold cannot be saved",
@@ -97,7 +96,7 @@ def trace_quality(study: Study) -> Iterator[Claim]:
             "work that the trace does not hold: it was cut, or began while the device was busy.",
             ns=lost,
             how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",
-            evidence=(_where("waits for nothing recorded", study, waits, waits.cut),),
+            evidence=(_where("waits for nothing recorded", view, waits, waits.cut),),
             formula=f"waits of submitted operations over {CUT_NS / 1e6:g} ms that nothing explains: {lost / 1e6:,.3f} ms",
             grade="modelled",
             unpriced="what the trace does not hold cannot be saved",
@@ -105,6 +104,6 @@ def trace_quality(study: Study) -> Iterator[Claim]:
         )
 
 
-def _where(what: str, study: Study, waits: Unexplained, mask: Bool) -> Evidence:
+def _where(what: str, view: DeviceWindow, waits: Unexplained, mask: Bool) -> Evidence:
     starts = waits.start[mask]
-    return Evidence(what, len(starts), int(waits.ns[mask].sum()), at_ms(study, np.sort(starts).tolist()))
+    return Evidence(what, len(starts), int(waits.ns[mask].sum()), at_ms(view, np.sort(starts).tolist()))

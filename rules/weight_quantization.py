@@ -1,14 +1,13 @@
 from collections.abc import Iterator
 
 import numpy as np
-
-from analyzer.decoding import KEPT, USUAL, Decoding
-from analyzer.evidence import of_operations
-from analyzer.facts import value
-from analyzer.pricing import faster, lengths, less
-from analyzer.rule import Claim, rule
-from analyzer.study import Study
-from analyzer.units import duration, percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.decode.passes import KEPT, USUAL, Decoding
+from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit.evidence import of_operations
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.units import duration, percent
 
 FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
 FREE = 0.5  # of the ridge: a product with more rows begins to be bound by arithmetic, which fewer bytes do not help
@@ -157,7 +156,7 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         """,
     ),
 )
-def weight_quantization(study: Study) -> Iterator[Claim]:
+def weight_quantization(view: DeviceWindow) -> Iterator[Claim]:
     """A decode pass reads every weight for the few tokens that it makes, and the weights have 16 bits.
 
     Why it costs: with few rows a matrix product takes as long as its weights take to arrive. Half the bytes are half
@@ -171,17 +170,17 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     When it must not fire: the weights have 8 bits or fewer already, the batch makes the products bound by arithmetic,
     the GPU waits for the host more than 30 % of the time, or it is prefill or training.
     """
-    decode = Decoding(study)
+    decode = Decoding(view)
     if decode.quantized or decode.host_bound:
         return
-    model, products, passes = study.inkernel, decode.products, decode.passes.value
-    told = study.request.weights
+    model, products, passes = view.inkernel, decode.products, decode.passes.value
+    told = view.request.weights
     doubts: tuple[str, ...] = ()
     if told is not None and passes:
-        ridge = (study.hardware.batch_ridge(*USUAL) if study.hardware else None) or 0.0
+        ridge = (view.hardware.batch_ridge(*USUAL) if view.hardware else None) or 0.0
         if decode.floor_ns is None or (decode.rows.value or 0) > FREE * ridge:  # what was told cannot be, or is free
             return
-        operations, each = decode.matrix, lengths(study, decode.matrix)
+        operations, each = decode.matrix, lengths(view, decode.matrix)
         read = told * passes * each / max(each.sum(), 1.0)
         doubts = ("that the weights have 16 bits is assumed", "which kernels read them is told by their names")
     else:
@@ -191,32 +190,32 @@ def weight_quantization(study: Study) -> Iterator[Claim]:
     if reading > FROM * decode.ns:
         small = 1 / value("gt-int8", "ratio")
         saved = (1 - small) * read / model.attainable * 1e9
-        floor = (read.sum() / passes / study.hardware.bandwidth * 1e9) if passes and study.hardware else None
+        floor = (read.sum() / passes / view.hardware.bandwidth * 1e9) if passes and view.hardware else None
         yield Claim(
             message=f"Reading weights takes {percent(reading / decode.ns)} of the decode: {read.sum() / 1e9:.3g} GB in "
             "the window"
             + (f", at least {duration(round(floor))} a pass and {duration(round(floor * small))} in 8 bits." if floor else "."),
-            ns=int(np.minimum(lengths(study, operations), read / model.attainable * 1e9).sum()),
-            how=f"Quantize the weights to {'FP8' if study.hardware and 'fp8' in study.hardware.peaks else 'INT8'}; "
+            ns=int(np.minimum(lengths(view, operations), read / model.attainable * 1e9).sum()),
+            how=f"Quantize the weights to {'FP8' if view.hardware and 'fp8' in view.hardware.peaks else 'INT8'}; "
             f"4 bits would divide their bytes by {value('gt-int4', 'ratio'):g}. Check the answers on your own tasks.",
             fix=faster(
-                study, "weight-quantization", "weights in 8 bits", operations, less(study, operations, saved, KEPT),
-                less(study, operations, saved),
+                view, "weight-quantization", "weights in 8 bits", operations, less(view, operations, saved, KEPT),
+                less(view, operations, saved),
                 assumes=(f"pessimistic: {percent(KEPT)} of the bytes saved turn into time", "8 bits instead of 16"),
             ),
-            evidence=(of_operations(study, operations),),
+            evidence=(of_operations(view, operations),),
             formula=f"(1 - 1/2) × {read.sum() / 1e9:.3g} GB / {model.attainable / 1e12:.3g} TB/s, of each kernel's time",
             grade="modelled",
             doubts=doubts,
         )  # fmt: skip
         return
-    time = lengths(study, decode.matrix).sum()
+    time = lengths(view, decode.matrix).sum()
     if decode.weights.value is None and time > ASKED * decode.ns and not len(operations):
         yield Claim(
             message=f"Matrix kernels take {percent(time / decode.ns)} of the decode, and their weights show no smaller type "
             "than 16 bits.",
             ns=int(time),
             how="How many bits do the weights have? If 16, quantize them; --weights BYTES tells what it would give.",
-            evidence=(of_operations(study, decode.matrix),),
+            evidence=(of_operations(view, decode.matrix),),
             doubts=(decode.weights.why,),
         )

@@ -3,10 +3,19 @@
 import dataclasses
 from typing import Any
 
-from analyzer.advice import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo
-from analyzer.attribution import Item
-from analyzer.summary import CopyTime, Gap, GapPart, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
-from analyzer.verdict import verdict
+from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo
+from gpu_trace_advisor.advice.verdict import verdict
+from gpu_trace_advisor.analysis.summary import (
+    CopyTime,
+    Gap,
+    GapPart,
+    HostTime,
+    KernelTime,
+    Launches,
+    MemoryUse,
+    OwnerTime,
+)
+from gpu_trace_advisor.attribution import Item
 
 MS = 1_000_000
 ITEMS = (

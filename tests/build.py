@@ -16,16 +16,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from analyzer.advice import Advice, DeviceAdvice
-from analyzer.analysis import advise_traces
-from analyzer.attribution import Attribution
-from analyzer.attribution.build import attribute
-from analyzer.device_timeline import Timeline, timelines
-from analyzer.host import read_host
-from analyzer.ingest.chrome import parse
-from analyzer.ingest.kineto import to_trace
-from analyzer.study import Request
-from analyzer.trace import Trace
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
+from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.attribution import Attribution
+from gpu_trace_advisor.attribution.build import attribute
+from gpu_trace_advisor.ingest.chrome.reader import parse
+from gpu_trace_advisor.ingest.kineto import to_trace
+from gpu_trace_advisor.timelines.device import Timeline, timelines
+from gpu_trace_advisor.timelines.host import read_host
+from gpu_trace_advisor.trace.model import Trace
 
 Event = dict[str, Any]
 Time = int | float

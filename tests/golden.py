@@ -11,9 +11,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from analyzer.advice import Advice
-from analyzer.analysis import advise_traces
-from analyzer.ingest import read
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.advice.model import Advice
+from gpu_trace_advisor.ingest import read
 
 FILE = Path(__file__).with_name("golden.json")
 TRACES = Path(__file__).parents[1] / "traces"

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from analyzer.errors import AdviseError
-from analyzer.fixes import FIXES, saving
-from analyzer.ingest import read
-from analyzer.study import Request, Study, studies
-from analyzer.units import percent
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.errors import AdviseError
+from gpu_trace_advisor.ingest import read
+from gpu_trace_advisor.replay.fixes import FIXES, saving
+from gpu_trace_advisor.units import percent
 
 
 @dataclass(frozen=True)
@@ -82,44 +81,44 @@ PAIRS = (
 
 def measure(pair: Pair, folder: Path) -> Result:
     """The prediction and what came of it."""
-    study = study_of(pair.before, folder)
-    what = saving(study.graph, [FIXES[pair.fix]], study.window, study.index)
-    before, after = time_ms(study, pair), time_ms(study_of(pair.after, folder), pair)
+    view = study_of(pair.before, folder)
+    what = saving(view.graph, [FIXES[pair.fix]], view.window, view.index)
+    before, after = time_ms(view, pair), time_ms(study_of(pair.after, folder), pair)
     low, high = (before * (1 - ns / what.wall_ns) for ns in (what.high_ns, what.low_ns))
     return Result(pair, before, low, high, after)
 
 
-def study_of(name: str, folder: Path) -> Study:
-    """The study of a recording's first device, in its default window."""
-    return studies(read(next(folder.rglob(name))), Request())[0][0]
+def study_of(name: str, folder: Path) -> DeviceWindow:
+    """The view of a recording's first device, in its default window."""
+    return views(read(next(folder.rglob(name))), Request())[0][0]
 
 
-def time_ms(study: Study, pair: Pair) -> float:
+def time_ms(view: DeviceWindow, pair: Pair) -> float:
     """What one step took: the median of those named, else the window by the count."""
     if pair.unit.startswith("steps"):
         first, last = map(int, pair.unit.split()[1].split("-"))
-        lengths = [step.marker_end_ns - step.start_ns for step in study.steps]
+        lengths = [step.marker_end_ns - step.start_ns for step in view.steps]
         return float(np.median(lengths[first - 1 : last])) / 1e6
-    return study.window.wall_ns / int(pair.unit.split()[0]) / 1e6
+    return view.window.wall_ns / int(pair.unit.split()[0]) / 1e6
 
 
 def unchanged(folder: Path) -> str:
     """Markdown: the replays' errors with nothing changed, by recorder."""
-    found: dict[str, list[Study]] = {}
+    found: dict[str, list[DeviceWindow]] = {}
     for path in sorted(folder.rglob("*")):
         if path.name.endswith((".json.gz", ".sqlite")):
             with suppress(AdviseError):
-                for study in studies(read(path), Request())[0]:
+                for view in views(read(path), Request())[0]:
                     found.setdefault("Nsight Systems" if path.suffix == ".sqlite" else "torch.profiler", []).append(
-                        study
+                        view
                     )
     lines = [
         "| recorder | recordings | windows | median error | largest error | savings refused |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for recorder, mine in found.items():
-        error = np.abs([study.trust.error for study in mine])
-        files, refused = len({id(study.trace) for study in mine}), sum(not study.trust.enough for study in mine)
+        error = np.abs([view.trust.error for view in mine])
+        files, refused = len({id(view.trace) for view in mine}), sum(not view.trust.enough for view in mine)
         median, largest = (percent(float(part), 2) for part in (np.median(error), error.max()))
         lines.append(f"| {recorder} | {files} | {len(mine)} | {median} | {largest} | {refused} |")
     return "\n".join(lines)

@@ -6,9 +6,10 @@ import random
 from functools import cache
 from pathlib import Path
 
-from analyzer.ingest.chrome import parse
-from analyzer.ingest.kineto import to_trace
-from analyzer.study import Request, Study, studies
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.ingest.chrome.reader import parse
+from gpu_trace_advisor.ingest.kineto import to_trace
+
 from traces import recipe as language
 from traces.program import Program
 from traces.simulate import simulate
@@ -80,17 +81,17 @@ def program(seed: int, **changes: object) -> Program:
     return simulate(language.parse(random_recipe(seed), f"random-{seed}"), **changes)  # type: ignore[arg-type]
 
 
-def studied(made: Program, rank: int = 0, **request: str) -> Study:
-    """The study of a program's one device, from the file that the program would leave."""
+def viewed(made: Program, rank: int = 0, **request: str) -> DeviceWindow:
+    """The view of a program's one device, from the file that the program would leave."""
     trace = to_trace(parse(text(made, rank).encode(), f"{made.name}.json"), Path(f"{made.name}.json"))
-    found, _ = studies(trace, Request(**request))  # type: ignore[arg-type]
+    found, _ = views(trace, Request(**request))  # type: ignore[arg-type]
     return found[0]
 
 
 @cache
-def random_study(seed: int, window: str = "gpu") -> Study:
-    """The study of a random program."""
-    return studied(program(seed), window=window)
+def random_view(seed: int, window: str = "gpu") -> DeviceWindow:
+    """The view of a random program."""
+    return viewed(program(seed), window=window)
 
 
 def span_ns(made: Program, rank: int = 0) -> int:

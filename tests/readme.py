@@ -27,7 +27,7 @@ def advise(arguments: str) -> str:
     """What `advise` writes for these arguments, on a terminal of 80 columns without colours."""
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
     arguments, _, lines = arguments.partition(" | head -")
-    command = [sys.executable, "-m", "analyzer", *shlex.split(arguments)]
+    command = [sys.executable, "-m", "gpu_trace_advisor", *shlex.split(arguments)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode or done.stderr:
         raise RuntimeError(f"advise {arguments}: exit code {done.returncode}\n{done.stderr}")

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.ingest import read
+from gpu_trace_advisor.trace.model import Kind, Trace
 
-from analyzer.cli import main
-from analyzer.ingest import read
-from analyzer.trace import Kind, Trace
 from tests.build import (
     Event,
     Nsight,

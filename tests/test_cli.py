@@ -15,12 +15,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import gpu_trace_advisor
 import pytest
+from gpu_trace_advisor import cli
+from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.errors import UnreadableTrace
 
-import analyzer
-from analyzer import cli
-from analyzer.cli import main
-from analyzer.errors import UnreadableTrace
 from tests import advices
 from tests.build import Event, annotation, call, event, kernel, op, step, written
 from tests.test_cases import advise
@@ -127,7 +127,7 @@ def test_what_the_system_refuses_to_look_at(
     given = [good, *options, name] if options else [name]
     assert os.strerror(errno.ENAMETOOLONG) in refused(capsys, *given)
     with pytest.raises(UnreadableTrace, match=os.strerror(errno.ENAMETOOLONG)):
-        analyzer.advise(name)
+        gpu_trace_advisor.advise(name)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_several_files(good: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_pipe_is_read(given: str, pack: Callable[[bytes], bytes], good: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "analyzer", given, "--format", "json"],
+        [sys.executable, "-m", "gpu_trace_advisor", given, "--format", "json"],
         input=pack(good.read_bytes()),
         capture_output=True,
     )
@@ -234,7 +234,7 @@ def test_a_pipe_is_read(given: str, pack: Callable[[bytes], bytes], good: Path) 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of a POSIX shell")
 def test_a_pipe_without_a_trace() -> None:
-    done = subprocess.run([sys.executable, "-m", "analyzer", "-"], input=b"hello", capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "gpu_trace_advisor", "-"], input=b"hello", capture_output=True)
     assert done.returncode == 2
     assert done.stderr.startswith(b"advise: /dev/stdin: text that starts with 'hello'")
 
@@ -297,7 +297,7 @@ def test_standard_output_that_is_full(options: list[str], good: Path) -> None:
     given = [*options, str(good)] if options == ["--against"] else options
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "analyzer", str(good), *given], stdout=full, stderr=subprocess.PIPE
+            [sys.executable, "-m", "gpu_trace_advisor", str(good), *given], stdout=full, stderr=subprocess.PIPE
         )
     assert done.returncode == 2
     assert done.stderr == b"advise: standard output cannot be written: No space left on device\n"
@@ -305,7 +305,7 @@ def test_standard_output_that_is_full(options: list[str], good: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="a POSIX shell")
 def test_standard_output_that_is_closed(good: Path) -> None:
-    done = subprocess.run(f'"{sys.executable}" -m analyzer "{good}" >&-', shell=True, stderr=subprocess.PIPE)
+    done = subprocess.run(f'"{sys.executable}" -m gpu_trace_advisor "{good}" >&-', shell=True, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -313,7 +313,7 @@ def test_standard_output_that_is_closed(good: Path) -> None:
 @pytest.mark.parametrize(("name", "code", "says"), [("good.json", 0, b"GPU busy 40.0 %"), ("missing.json", 2, b"")])
 def test_standard_error_that_is_closed(name: str, code: int, says: bytes, good: Path) -> None:
     done = subprocess.run(
-        f'"{sys.executable}" -m analyzer "{good.with_name(name)}" 2>&-', shell=True, capture_output=True
+        f'"{sys.executable}" -m gpu_trace_advisor "{good.with_name(name)}" 2>&-', shell=True, capture_output=True
     )
     assert (done.returncode, done.stdout[:15]) == (code, says)
 
@@ -335,7 +335,9 @@ def test_output_in_no_folder(good: Path, tmp_path: Path, capsys: pytest.CaptureF
 def run(command: list[str], good: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
     kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "PYTHONIOENCODING")}
     return subprocess.run(
-        [sys.executable, "-m", "analyzer", str(good), *command], capture_output=True, env={**kept, **environment}
+        [sys.executable, "-m", "gpu_trace_advisor", str(good), *command],
+        capture_output=True,
+        env={**kept, **environment},
     )
 
 
@@ -381,7 +383,7 @@ def test_reader_that_leaves(tmp_path: Path) -> None:
     names = (kernel(1000 + 2 * i, 1001 + 2 * i, 0, f"kernel number {i} " + "x" * 200) for i in range(3000))
     path = written(tmp_path / "a.json", *WORK, *names)
     writer = subprocess.Popen(
-        [sys.executable, "-m", "analyzer", str(path), "--format", "json"],
+        [sys.executable, "-m", "gpu_trace_advisor", str(path), "--format", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -455,7 +457,7 @@ def test_a_rules_page_fits_the_terminal(capsys: pytest.CaptureFixture[str], monk
     page = capsys.readouterr().out
     assert [line for line in page.splitlines() if len(line) > 60 and not line.startswith("    ")] == []
     assert " ".join(page.split()).count("data-dependent shapes") == 1
-    assert "python -m pydoc analyzer.diagram" in " ".join(page.split())
+    assert "python -m pydoc gpu_trace_advisor.rulekit.drawing" in " ".join(page.split())
 
 
 def test_a_rule_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -469,10 +471,10 @@ def test_a_folder_of_rules(good: Path, tmp_path: Path, capsys: pytest.CaptureFix
     folder = tmp_path / "rules"
     folder.mkdir()
     (folder / "mine.py").write_text(
-        "from analyzer.rule import Claim, rule\n"
+        "from gpu_trace_advisor.rulekit.rule import Claim, rule\n"
         "@rule(title='It is mine', cites=())\n"
-        "def mine(study):\n"
-        "    yield Claim(message='All 400 µs of it.', ns=study.window.wall_ns, how='Look.')\n",
+        "def mine(view):\n"
+        "    yield Claim(message='All 400 µs of it.', ns=view.window.wall_ns, how='Look.')\n",
         encoding="utf-8",
     )
     (folder / "broken.py").write_text("raise OSError('no disk')\n", encoding="utf-8")

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import gpu_trace_advisor
 import pytest
 
-import analyzer
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
 from traces.write_nsight import write_nsight
@@ -32,10 +32,10 @@ def both(recipe: str, window: str, tmp_path: Path) -> tuple[dict[str, Any], dict
     program = simulate(recipe)
     write_kineto(program, tmp_path / "run.json.gz")
     write_nsight(program, tmp_path / "run.sqlite")
-    kineto = analyzer.Request(window=window)
-    nsight = analyzer.Request(window=window, step_marker="iteration ")
+    kineto = gpu_trace_advisor.Request(window=window)
+    nsight = gpu_trace_advisor.Request(window=window, step_marker="iteration ")
     devices = [
-        analyzer.advise(tmp_path / name, request=request).to_json()["devices"]
+        gpu_trace_advisor.advise(tmp_path / name, request=request).to_json()["devices"]
         for name, request in (("run.json.gz", kineto), ("run.sqlite", nsight))
     ]
     return devices[0][0], devices[1][0]

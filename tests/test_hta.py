@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import gpu_trace_advisor
 import pytest
-
-import analyzer
 
 pytestmark = [pytest.mark.hta, pytest.mark.filterwarnings("ignore")]
 
@@ -27,13 +26,13 @@ def temporal(path: Path) -> dict[str, float]:
     """HTA's temporal breakdown of one trace, µs."""
     from hta.analyzers.breakdown_analysis import BreakdownAnalysis
 
-    row = BreakdownAnalysis.get_temporal_breakdown(analyzer.read(path).to_hta(), visualize=False).iloc[0]
+    row = BreakdownAnalysis.get_temporal_breakdown(gpu_trace_advisor.read(path).to_hta(), visualize=False).iloc[0]
     return {key: float(row[f"{key}_time(us)"]) for key in ("idle", "compute", "non_compute", "kernel")}
 
 
 def ours(path: Path) -> dict[str, float]:
     """The same four from `advise`, µs."""
-    device = analyzer.advise(path, request=analyzer.Request(window="gpu")).devices[0]
+    device = gpu_trace_advisor.advise(path, request=gpu_trace_advisor.Request(window="gpu")).devices[0]
     return {
         "idle": device.idle_ns / 1000,
         "compute": device.compute_ns / 1000,
@@ -75,7 +74,7 @@ def test_its_own_reader_rounds(real_traces: Path, tmp_path: Path) -> None:
 
 def test_launches_stay_linked(sample: Callable[[str], Path]) -> None:
     """HTA's index_correlation points from each operation to its launch call and back."""
-    trace = analyzer.read(sample("eager-decode"))
+    trace = gpu_trace_advisor.read(sample("eager-decode"))
     frame = trace.to_hta(rank=3).traces[3]
     kernels = frame[frame["stream"] != -1]
     back = frame.loc[kernels["index_correlation"], "index_correlation"]

@@ -4,6 +4,7 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 LARGEST_INSTALL = 450 * 10**6
 """Bytes on disk of everything that `pip install gpu-trace-advisor` brings."""
 
 NEVER_REQUIRED = {"torch", "holistictraceanalysis", "playwright", "selenium"}
+
+LINKED = ("rules", "templates")
+"""Folders at the top that the package holds by a link."""
 
 SHIPPED = {".py", ".typed", ".json", ".toml", ".yaml", ".html", ".css", ".js"}
 
@@ -35,23 +34,20 @@ def project(root: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def packages(project: dict[str, Any], root: Path) -> dict[str, Path]:
     """Each installed package and the folder that it is made of."""
-    mapping: dict[str, str] = project["tool"]["setuptools"]["package-dir"]
-    folders = {}
-    for package in project["tool"]["setuptools"]["packages"]:
-        mapped = max((name for name in mapping if f"{package}.".startswith(f"{name}.")), key=len)
-        below = package[len(mapped) :].strip(".").split(".")
-        folders[package] = root.joinpath(mapping[mapped], *below)
-    return folders
+    (source,) = project["tool"]["setuptools"]["packages"]["find"]["where"]
+    folders = {path.parent for path in (root / source).glob("**/__init__.py")}
+    folders |= {root / source / "gpu_trace_advisor" / name for name in LINKED}
+    return {".".join(folder.relative_to(root / source).parts): folder for folder in folders}
 
 
 @pytest.fixture(scope="module")
 def wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The files of the wheel, built from the source archive, built from a copy of the project."""
     work = tmp_path_factory.mktemp("build")
-    for path in project_files:
+    for path in [*project_files, *(root / "analyzer" / "gpu_trace_advisor" / name for name in LINKED)]:
         copy = work / "project" / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+        shutil.copy(path, copy, follow_symlinks=False)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(work / "project")]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,9 +57,8 @@ def wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPa
 
 
 def test_every_folder_with_code_is_a_package(packages: dict[str, Path], root: Path) -> None:
-    parts = [root / name for name in ("analyzer", "rules", "templates")]
-    code = {path.parent for part in parts for path in part.rglob("*.py")}
-    assert code == set(packages.values())
+    code = {path.parent for name in ("analyzer", *LINKED) for path in (root / name).rglob("*.py")}
+    assert code == {folder.resolve() for folder in packages.values()}
 
 
 @pytest.mark.slow
@@ -74,17 +69,17 @@ def test_the_wheel_holds_every_file_of_every_package(
         f"{package.replace('.', '/')}/{path.name}"
         for package, folder in packages.items()
         for path in project_files
-        if path.parent == folder and path.suffix in SHIPPED
+        if path.parent == folder.resolve() and path.suffix in SHIPPED
     }
     held = {name for name in wheel if ".dist-info/" not in name}
     assert held == expected
-    assert "analyzer/py.typed" in held
+    assert "gpu_trace_advisor/py.typed" in held
 
 
 @pytest.mark.slow
 def test_only_the_package_reaches_site_packages(wheel: list[str], project: dict[str, Any]) -> None:
     metadata = f"gpu_trace_advisor-{project['project']['version']}.dist-info"
-    assert {name.split("/")[0] for name in wheel} == {"analyzer", metadata}
+    assert {name.split("/")[0] for name in wheel} == {"gpu_trace_advisor", metadata}
     assert f"{metadata}/licenses/LICENSE" in wheel
     assert f"{metadata}/entry_points.txt" in wheel
 

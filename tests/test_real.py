@@ -377,7 +377,7 @@ def test_measured_level_of_every_trace(real_traces: Path) -> None:
     """The reference program of the recordings agrees to the nanosecond on all of them."""
     command = [sys.executable, str(real_traces / "tools" / "check_traces.py"), str(real_traces / "traces")]
     done = subprocess.run(
-        [*command, "--advise", f"{sys.executable} -m analyzer"], capture_output=True, text=True, timeout=900
+        [*command, "--advise", f"{sys.executable} -m gpu_trace_advisor"], capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", 0 failed" in done.stdout

@@ -100,7 +100,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Activity:
-    """What a host thread did, by intent: a cause of `analyzer.attribution`, or `waiting` for the thread `whom`."""
+    """What a host thread did, by intent: a cause of `gpu_trace_advisor.attribution`, or `waiting` for the thread `whom`."""
 
     start: int
     end: int

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench_ingest import tile  # type: ignore[import-not-found]
 
 JOBS = {
-    "advise": "from analyzer.cli import main; main([path, '-o', '/dev/null'])",
+    "advise": "from gpu_trace_advisor.cli import main; main([path, '-o', '/dev/null'])",
     "json.load": "import json; json.load(open(path, encoding='utf-8'))",
     "HTA": (
         "from hta.trace_analysis import TraceAnalysis; a = TraceAnalysis(trace_files={0: path}, trace_dir='.'); "

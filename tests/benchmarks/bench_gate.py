@@ -13,12 +13,12 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.gate.compare import IMPROVED, REGRESSED, compare
+from gpu_trace_advisor.gate.run_record import Lane, Run, periods, run_of
+from gpu_trace_advisor.ingest import read
+from gpu_trace_advisor.units import percent
 
-from analyzer.analysis import advise_traces
-from analyzer.compare import IMPROVED, REGRESSED, compare
-from analyzer.ingest import read
-from analyzer.kept_run import Lane, Run, periods, run_of
-from analyzer.units import percent
 from traces.recipe import parse
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto

@@ -34,14 +34,13 @@ def measure(path: Path, operations: int, page: Path) -> dict[str, float]:
     """Seconds to write the page of so many operations, and its bytes."""
     sys.path.insert(0, str(Path(__file__).parent))
     from bench_replay import tiled  # type: ignore[import-not-found]
-
-    from analyzer.analysis import examine
-    from analyzer.report import html
-    from analyzer.study import Request, studies
+    from gpu_trace_advisor.advice.build import examine
+    from gpu_trace_advisor.analysis.device_window import Request, views
+    from gpu_trace_advisor.report.html import page as html
 
     advice, few = examine([tiled(path, 1_000)])
     html.render(advice, few)  # what is compiled and imported once
-    large, _ = studies(tiled(path, operations), Request())
+    large, _ = views(tiled(path, operations), Request())
     window = large[0].window
     assert large[0].critical_path.span_ns + len(large[0].inkernel.split(window.start_ns, window.end_ns))  # analysis
     began = time.perf_counter()

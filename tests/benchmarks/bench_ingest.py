@@ -23,9 +23,10 @@ _SHIFTED = re.compile(
 )
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
+_CHROME = "gpu_trace_advisor.ingest.chrome"
 _READERS = {
-    "read_events": "import analyzer.ingest.chrome_fast; from analyzer.ingest.chrome import read_events as read",
-    "read_events, 1 thread": "from analyzer.ingest.chrome_fast import read as fast; read = lambda p: fast(p, threads=1)",
+    "read_events": f"import {_CHROME}.parallel_reader; from {_CHROME}.reader import read_events as read",
+    "read_events, 1 thread": f"from {_CHROME}.parallel_reader import read as fast; read = lambda p: fast(p, threads=1)",
     "json.load": "import json; read = lambda p: json.load(open(p, encoding='utf-8'))",
 }
 _RUN = """

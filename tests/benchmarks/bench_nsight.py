@@ -52,8 +52,8 @@ read = lambda path: pandas.read_sql("SELECT {", ".join(READ)} FROM {TABLE}", sql
 """,
     "these columns": f"""
 from pathlib import Path
-from analyzer.ingest.nsight_tables import BLOCK, GRID, RESOURCES
-from analyzer.ingest.sqlite_columns import Database
+from gpu_trace_advisor.ingest.nsight.tables import BLOCK, GRID, RESOURCES
+from gpu_trace_advisor.ingest.nsight.sqlite_source import Database
 columns = (*{READ[:7] + READ[10:12]!r}, RESOURCES, GRID, BLOCK)
 def read(path):
     with Database(Path(path)) as database:
@@ -61,7 +61,7 @@ def read(path):
 """,
     "the whole trace": """
 from pathlib import Path
-from analyzer.ingest.nsight import read_nsight
+from gpu_trace_advisor.ingest.nsight.reader import read_nsight
 read = lambda path: read_nsight(Path(path))
 """,
 }
@@ -106,7 +106,7 @@ def measure(way: str, path: Path) -> tuple[float, float]:
 
 COMMAND = """
 import resource, sys
-from analyzer.cli import main
+from gpu_trace_advisor.cli import main
 main([sys.argv[1], "-o", sys.argv[2]])
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(used.ru_utime + used.ru_stime, used.ru_maxrss)

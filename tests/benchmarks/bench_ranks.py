@@ -101,7 +101,7 @@ def memory(pid: int) -> int:
 
 def advise(folder: Path | str, *more: str) -> float:
     start = time.perf_counter()
-    command = [sys.executable, "-m", "analyzer", str(folder), "-o", os.devnull, *more]
+    command = [sys.executable, "-m", "gpu_trace_advisor", str(folder), "-o", os.devnull, *more]
     subprocess.run(command, cwd=ROOT, check=True)
     return time.perf_counter() - start
 
@@ -131,9 +131,8 @@ def dlrm(options: argparse.Namespace) -> None:
 
 def many(options: argparse.Namespace) -> None:
     from distributed import LocalCluster
-
-    from analyzer.spread import look_at
-    from analyzer.study import Request
+    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.parallel.advise import look_at
 
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory() as name:

@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 def tiled(path: Path, operations: int) -> Any:
     """The trace at `path`, one copy after the other, with at least so many operations."""
-    from analyzer.ingest import read
-    from analyzer.trace import NONE, Sparse
+    from gpu_trace_advisor.ingest import read
+    from gpu_trace_advisor.trace.model import NONE, Sparse
 
     one = read(path)
     n, tiles = len(one), -(-operations // len(one.operations))
@@ -57,12 +57,12 @@ COLUMNS = ("kind", "name_code", "process", "thread", "device", "stream", "bytes"
 
 def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
     """Processor seconds of each stage, in this process; compiled code is made before the clock starts."""
-    from analyzer.attribution.build import attribute
-    from analyzer.device_timeline import timelines
-    from analyzer.graph.build import build_graph
-    from analyzer.host import read_host
-    from analyzer.replay import replay
-    from analyzer.window import marker_rows
+    from gpu_trace_advisor.attribution.build import attribute
+    from gpu_trace_advisor.graph.build import build_graph
+    from gpu_trace_advisor.replay.sweep import replay
+    from gpu_trace_advisor.timelines.device import timelines
+    from gpu_trace_advisor.timelines.host import read_host
+    from gpu_trace_advisor.timelines.steps import marker_rows
 
     def stages(trace: Any) -> dict[str, float]:
         times, then = {}, time.process_time()

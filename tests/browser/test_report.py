@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_trace_advisor.advice.build import examine
+from gpu_trace_advisor.ingest import read
+from gpu_trace_advisor.report.html import page as html
 
-from analyzer.analysis import examine
-from analyzer.ingest import read
-from analyzer.report import html
 from tests import build as b
-from tests.test_html import EVIL, small
+from tests.report.test_html import EVIL, small
 
 playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]

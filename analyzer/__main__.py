@@ -1,8 +1,0 @@
-"""`python -m analyzer` is `advise`."""
-
-import sys
-
-from analyzer.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

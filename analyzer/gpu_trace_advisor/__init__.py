@@ -1,0 +1,62 @@
+"""Where the wall time of a GPU trace went, and what a change would give.
+
+    advice = gpu_trace_advisor.advise("trace.json")          what `advise` prints, as a value
+    trace = gpu_trace_advisor.read("trace.json")             the events, as integer-nanosecond columns
+    with gpu_trace_advisor.record("trace.json"): …           such a trace, of a block that runs PyTorch
+    graph = gpu_trace_advisor.timeline("trace.json")[0]      what each operation waited for
+
+Everything is imported when it is first asked for.
+"""
+
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
+_WHERE = {
+    "Advice": "advice.model",
+    "AdviseError": "errors",
+    "BadUsage": "errors",
+    "Graph": "graph",
+    "NothingToAnalyse": "errors",
+    "Request": "analysis.device_window",
+    "Trace": "trace.model",
+    "UnreadableTrace": "errors",
+    "advise": "api",
+    "read": "api",
+    "record": "record",
+    "timeline": "api",
+}
+
+__all__ = [
+    "Advice",
+    "AdviseError",
+    "BadUsage",
+    "Graph",
+    "NothingToAnalyse",
+    "Request",
+    "Trace",
+    "UnreadableTrace",
+    "advise",
+    "read",
+    "record",
+    "timeline",
+]
+
+if _TYPE_CHECKING:
+    from gpu_trace_advisor.advice.model import Advice
+    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.api import advise, read, timeline
+    from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
+    from gpu_trace_advisor.graph import Graph
+    from gpu_trace_advisor.record import record
+    from gpu_trace_advisor.trace.model import Trace
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'gpu_trace_advisor' has no attribute '{name}'")
+    return getattr(_import_module(f"gpu_trace_advisor.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Findings, ranked and priced, and the advice that reports show."""

@@ -1,0 +1,429 @@
+"""From Traces to an Advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
+from gpu_trace_advisor.advice.ranking import distrust, find_rules, judge, unfit
+from gpu_trace_advisor.advice.verdict import verdict
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.health import check_device, check_trace
+from gpu_trace_advisor.analysis.rank_summary import budget, summarise, world
+from gpu_trace_advisor.analysis.summary import (
+    allocation_calls,
+    clipped_ns,
+    communication_ns,
+    copies_by_kind,
+    host_ranges,
+    kernels_by_name,
+    largest_gaps,
+    launches,
+    launches_without_operation,
+    memory_use,
+    modules,
+    operators,
+    sync_calls,
+)
+from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.columns.intervals import clip, grouped, total, union
+from gpu_trace_advisor.decode.ladder import ladder
+from gpu_trace_advisor.decode.serving_cost import not_served, serving
+from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.reference.hardware import hardware
+from gpu_trace_advisor.replay.fixes import FIXES, Fix
+from gpu_trace_advisor.rulekit.rule import Rule
+from gpu_trace_advisor.timelines.device import Timeline
+from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
+from gpu_trace_advisor.trace.model import NONE, Int64, Kind, Note, Trace
+
+COSTLY_OPTIONS = ("with_stack", "record_shapes", "profile_memory", "with_flops", "with_modules")
+NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all kept
+
+DEFAULT = Request()
+
+
+def advise_traces(
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None
+) -> Advice:
+    """The Advice for these recordings. `errors` are what went wrong before, kept beside the findings; `run` is what is
+    known of all ranks where these are but some of them.
+
+    Raises:
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    return examine(traces, request, errors, run)[0]
+
+
+def examine(
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None,
+    viewed: Sequence[tuple[list[DeviceWindow], list[Note]]] | None = None,
+) -> tuple[Advice, list[DeviceWindow]]:  # fmt: skip
+    """The Advice, and the views that it sums up, in the order of its devices: for reports that draw the timeline.
+
+    `run` is what is known of all ranks where these are but some of them; else it is found from these. `viewed` is what
+    `views` says of each of the traces, where that is known already.
+
+    Raises:
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    if request.window not in (None, "steps", "gpu", "all"):
+        parse_span(request.window or "")
+    chosen = [t for t in traces if request.rank is None or t.rank == request.rank or len(t.processes) > 1]
+    devices: list[DeviceAdvice] = []
+    notes: list[Note] = []
+    rules, broken = find_rules(Path(request.rules) if request.rules else None)
+    wanted = chosen_fixes(request.what_if, rules)
+    looked_at: list[DeviceWindow] = []
+    known = {id(trace): of_trace for trace, of_trace in zip(traces, viewed or (), strict=False)}
+    lacking: list[NothingToAnalyse] = []
+    for trace in chosen:
+        try:
+            found, health = known.get(id(trace)) or views(trace, request)
+        except NothingToAnalyse as error:  # this one lacks the device or steps that another one may have
+            lacking.append(error)
+            continue
+        looked_at += found
+        notes += [*trace.health, *check_trace(trace), *health]
+    if lacking and not looked_at:
+        raise lacking[0]
+    run = run or _run_of(looked_at, request)
+    notes += run.notes if run else ()
+    looked_at = [replace(view, peers=tuple(looked_at), run=run) for view in looked_at]
+    for view in looked_at:
+        own = check_device(view.attribution, view.window, view.steps, view.operations)
+        notes += own
+        devices.append(_device_advice(view, own))
+    verdicts = [judge(view, rules) for view in looked_at]
+    host = None
+    if not devices:
+        host = _host_only(chosen, request, traces)
+    served = tuple(filter(None, map(serving, looked_at)))
+    if not served:
+        notes += not_served(request, looked_at)
+    memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
+    window = devices[0].window if devices else (request.window or "all")
+    merged = tuple(merge_notes(notes))
+    advice = Advice(
+        traces=tuple(trace_info(trace) for trace in chosen),
+        window=window,
+        devices=tuple(devices),
+        host=host,
+        memory=memory,
+        verdict=verdict(devices, host, run, len(chosen)),
+        health=merged,
+        what_if=tuple(_what_if(view, wanted) for view in looked_at) if wanted else (),
+        phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
+        findings=tuple(finding for found in verdicts for finding in found.findings),
+        joint=tuple(found.joint for found in verdicts if found.joint),
+        ladders=tuple(filter(None, map(ladder, looked_at, (found.findings for found in verdicts)))),
+        serving=served,
+        skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
+        errors=(*errors, *map(str, lacking), *broken, *(error for found in verdicts for error in found.errors)),
+        ranks=run,
+    )
+    return advice, looked_at
+
+
+def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | None, errors: Sequence[str]) -> Advice:
+    """The advices of single recordings as one, with what comes of looking at all their ranks together.
+
+    Raises:
+        NothingToAnalyse: there are none.
+    """
+    if not advices:
+        raise NothingToAnalyse("no recording could be looked at")
+    devices = tuple(device for advice in advices for device in advice.devices)
+    host = None if devices else advices[0].host
+    notes = [
+        note for advice in advices for note in advice.health if advice.ranks is None or note not in advice.ranks.notes
+    ]
+    merged = tuple(merge_notes([*notes, *(run.notes if run else ())]))
+    first = next((advice for advice in advices if advice.devices), advices[0])
+    return replace(
+        first,
+        traces=tuple(infos),
+        devices=devices,
+        host=host,
+        memory=tuple(use for advice in advices for use in advice.memory),
+        verdict=verdict(devices, host, run, len(infos)),
+        health=merged,
+        what_if=tuple(what for advice in advices for what in advice.what_if),
+        findings=tuple(finding for advice in advices for finding in advice.findings),
+        joint=tuple(joint for advice in advices for joint in advice.joint),
+        ladders=tuple(ladder for advice in advices for ladder in advice.ladders),
+        serving=tuple(panel for advice in advices for panel in advice.serving),
+        skipped=tuple(skipped for advice in advices for skipped in advice.skipped),
+        errors=(*errors, *dict.fromkeys(error for advice in advices for error in advice.errors)),
+        ranks=run,
+    )
+
+
+def _run_of(looked_at: Sequence[DeviceWindow], request: Request) -> Run | None:
+    """The devices looked at as ranks of one run, priced by replaying them together."""
+    if len(looked_at) < 2 or request.rank is not None:
+        return None
+    from gpu_trace_advisor.analysis.joint_replay import priced
+    from gpu_trace_advisor.ranks.compare_ranks import find_run
+
+    most = budget(len(looked_at))
+    # Files of several folders may have one name.
+    summaries = [summarise(view, most, f"{view.trace.name} {id(view.trace)}") for view in looked_at]
+    found = find_run(summaries)
+    return priced(found, summaries, looked_at) if found else None
+
+
+def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Rule]:
+    """The fixes, or rules whose fixes are meant, of a comma-separated list of names.
+
+    Raises:
+        BadUsage: a name that is neither.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()] if names else []
+    known: dict[str, Fix | Rule] = {**FIXES, **{rule.id: rule for rule in rules}}
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise BadUsage(f"--what-if {','.join(unknown)}: no such fix or rule; there are {', '.join(sorted(known))}")
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
+    """The fixes together, those that cannot be priced named with the reason."""
+    fixes: dict[str, list[Fix]] = {}
+    refused: dict[str, str] = {}
+    for one in wanted:
+        name = one.name if isinstance(one, Fix) else one.id
+        found, why = ([one], None) if isinstance(one, Fix) else _fixes_of(view, one)
+        why = distrust(view) or why or next(filter(None, (fix.refuses(view.graph) for fix in found)), None)
+        if why:
+            refused[name] = why
+        else:
+            fixes[name] = found
+    priced = [fix for found in fixes.values() for fix in found]
+    saves = view.saving(*priced) if priced else None
+    return WhatIf(
+        **view.place._asdict(),
+        fixes=tuple(fixes),
+        saving_ns=(saves.low_ns, saves.high_ns) if saves else None,
+        speedup=saves.speedup if saves else None,
+        assumes=tuple(text for fix in priced for text in fix.assumes),
+        refused=tuple(refused.items()),
+    )
+
+
+def _fixes_of(view: DeviceWindow, rule: Rule) -> tuple[list[Fix], str | None]:
+    """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
+    why = unfit(rule, view)
+    fixes = [] if why else [claim.fix for claim in rule.check(view) if claim.fix]
+    if not fixes and rule.id in FIXES:
+        return [FIXES[rule.id]], None
+    return fixes, None if fixes else why or "the rule has nothing to change here"
+
+
+def merge_notes(notes: Sequence[Note]) -> list[Note]:
+    """The same note of several devices once, by order of first appearance, counts added up."""
+    merged: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        key = (note.code, note.message)
+        merged[key] = replace(note, count=merged[key].count + note.count) if key in merged else note
+    return list(merged.values())
+
+
+def trace_info(trace: Trace) -> TraceInfo:
+    """What is said of a recording itself."""
+    operations = trace.operations
+    return TraceInfo(
+        trace.name, trace.format, trace.rank, len(operations), int((trace.kind[operations] == Kind.KERNEL).sum()),
+        len(trace), trace.producer, trace.base_ns, profiler_options(trace), world(trace),
+    )  # fmt: skip
+
+
+def profiler_options(trace: Trace) -> tuple[str, ...]:
+    """What was recorded besides events; older recordings tell of stacks by having them."""
+    told = {option for option in COSTLY_OPTIONS if trace.metadata.get(option)}
+    return tuple(sorted(told | {"with_stack"} if trace.has_frames else told))
+
+
+def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
+    attribution, window, operations, timeline = view.attribution, view.window, view.operations, view.timeline
+    trace, start, end = timeline.trace, window.start_ns, window.end_ns
+    trust, path = view.trust, view.critical_path  # what takes most memory first
+    ns = clipped_ns(timeline, operations, start, end)
+    items = tuple(split_kernels(view, attribution.partition(start, end)))
+    info = next(
+        (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
+    )
+    busy = total(clip(timeline.busy, start, end))
+    syncs, blocking_copies = sync_calls(attribution, start, end)
+    launch_window = (trace.origin_ns, int(trace.end_ns.max()) + 1) if window.kind in ("gpu", "all") else (start, end)
+    return DeviceAdvice(
+        **view.place._asdict(),
+        gpu=info.gpu if info else None,
+        name=view.device.name,
+        window=window.kind,
+        window_why=window.why,
+        start_ns=start,
+        end_ns=end,
+        operations=len(operations),
+        kernels=int(timeline.is_kernel[operations].sum()),
+        busy_ns=busy,
+        idle_ns=end - start - busy,
+        compute_ns=_ns(items, "compute"),
+        communication_ns=_ns(items, "communication"),
+        copy_ns=_ns(items, "copy"),
+        idle_host_ns=_ns(items, "idle", "host"),
+        idle_submitted_ns=_ns(items, "idle", "submitted"),
+        idle_unlinked_ns=_ns(items, "idle", "unlinked"),
+        communication_total_ns=communication_ns(timeline, start, end),
+        attribution=items,
+        steps=tuple(
+            _step_advice(timeline, step, mine)
+            for step, mine in zip(view.steps, grouped(view.of_step, len(view.steps)), strict=True)
+        ),
+        step_ns=view.step_ns,
+        kernels_by_name=tuple(kernels_by_name(timeline, operations, ns)),
+        copies=tuple(copies_by_kind(timeline, operations, ns)),
+        launches=launches(timeline, operations, *launch_window),
+        syncs=syncs,
+        blocking_copies=blocking_copies,
+        allocations=allocation_calls(timeline, start, end),
+        launch_latency_ns=attribution.launch_latency_ns,
+        queued_gap_ns=attribution.queued_gap_ns,
+        operators=tuple(operators(timeline, operations, ns)[:NAMES_SHOWN]),
+        modules=tuple(modules(timeline, operations, ns)[:NAMES_SHOWN]),
+        gaps=tuple(largest_gaps(attribution, start, end)),
+        memory=next((use for use in memory_use(trace.memory) if use.device == timeline.device), None),
+        replay=ReplayAdvice(trust.error, trust.unexplained, trust.enough),
+        critical_path=tuple(path.by_cause.items()),
+        peaks=_peaks(view),
+        health=tuple(health),
+        flops=_flops(view),
+    )
+
+
+def _peaks(view: DeviceWindow) -> str:
+    """Whose peaks modelled numbers rest on, where the name alone does not tell."""
+    known = view.hardware
+    if known is None:
+        return "its peaks are not known (--hardware NAME)"
+    if known.found == f"by its name, {view.device.name}":
+        return ""
+    return f"peaks of {hardware()[known.key].name}, {known.found}"
+
+
+def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:
+    return sum(item.ns for item in items if (item.when, item.side) == (when, side))
+
+
+def split_kernels(view: DeviceWindow, items: Sequence[Item]) -> list[Item]:
+    """The parts of the wall time with the time in kernels split by what they had to do, as far as that is known."""
+    parts = view.inkernel.split(view.window.start_ns, view.window.end_ns)
+    inside = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in parts]
+    return sorted([*(item for item in items if item.when != "compute"), *inside], key=lambda item: -item.ns)
+
+
+def _flops(view: DeviceWindow) -> float | None:
+    """What the window's kernels compute, as far as recorded shapes tell."""
+    costs = view.inkernel.costs
+    known = view.operations[costs.kind[view.operations] != NONE]
+    if not len(known):
+        return None
+    each = np.array([kind.flops for kind in costs.kinds])
+    return float((each[costs.kind[known]] * costs.share[known]).sum())
+
+
+def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvice:
+    gpu = total(union(timeline.start[operations], timeline.end[operations]))
+    return StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(operations), step.left_out)
+
+
+def _host_only(traces: Sequence[Trace], request: Request, everything: Sequence[Trace]) -> HostAdvice:
+    """The useful view of a recording without GPU work, of those chosen among everything read.
+
+    Raises:
+        NothingToAnalyse: not even that, or GPU work was asked for, or should be there and is not.
+    """
+    if not traces:
+        known = sorted({t.rank for t in everything if t.rank is not None})
+        have = f"there are ranks {', '.join(map(str, known))}" if known else "no file says its rank"
+        raise NothingToAnalyse(f"no trace of rank {request.rank}; {have}")
+    trace = traces[0]
+    if busy := next((t for t in traces if len(t.operations)), None):
+        raise NothingToAnalyse(_outside(busy, request))
+    if (trace.kind == Kind.ACCELERATOR).any():
+        raise NothingToAnalyse(
+            f"{trace.name}: recorded on an accelerator that is not read (MTIA, XPU, HPU …); only CUDA and ROCm GPUs are"
+        )
+    lost = sum(len(launches_without_operation(trace, p)) for p in range(len(trace.processes)))
+    quarantined = sum(note.count for note in trace.health if note.code == "quarantined-time")
+    if lost:
+        raise NothingToAnalyse(
+            f"{trace.name}: {lost} launches but no GPU operation: GPU activity records are missing{_diagnostics(trace)}; "
+            f"{_how_to_record(trace)}"
+        )
+    remembers = len(trace.memory.time_ns) > 0
+    tells = (trace.kind < Kind.KERNEL).any() or remembers
+    if request.window == "gpu" or request.device is not None or not tells:
+        what = (
+            "no event with a usable time"
+            if not len(trace) and quarantined
+            else "no events"
+            if not len(trace)
+            else "no GPU operation"
+        )
+        raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {_how_to_record(trace)}")
+    steps, step_ns = _host_steps(trace, request)
+    times = np.concatenate([trace.start_ns[:1], trace.end_ns, trace.memory.time_ns])
+    first, last = int(times.min()), int(times.max())
+    return HostAdvice(
+        file=trace.name,
+        start_ns=first,
+        end_ns=last,
+        ranges=tuple(host_ranges(trace, (Kind.RANGE, Kind.SPAN))),
+        operators=tuple(host_ranges(trace, (Kind.OPERATOR,))),
+        calls=tuple(host_ranges(trace, (Kind.CALL, Kind.OS))),
+        steps=steps,
+        step_ns=step_ns,
+    )
+
+
+def _outside(trace: Trace, request: Request) -> str:
+    """Why nothing of a trace with GPU work is left."""
+    if request.rank is not None and all(p.rank not in (None, request.rank) for p in trace.processes):
+        return f"{trace.name}: no GPU work of rank {request.rank}; it has ranks {[p.rank for p in trace.processes]}"
+    start, end = trace.start_ns[trace.operations].min(), trace.end_ns[trace.operations].max()
+    first, last = (int(t - trace.origin_ns) / 1e6 for t in (start, end))
+    return f"{trace.name}: no GPU operation in the window; there are some from {first:,.3f} to {last:,.3f} ms"
+
+
+def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...], int | None]:
+    """Marked steps of the first process that has any, and their median period in ns."""
+    for process in range(len(trace.processes)):
+        for rows in marker_rows(trace, process, request.marker())[:1]:
+            spans = zip(rows.tolist(), trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
+            steps = [Step(trace.label(row), start, end, end) for row, start, end in spans]
+            return tuple(StepAdvice(s.name, s.start_ns, s.end_ns, 0, 0, None) for s in steps), period_ns(steps)
+    return (), None
+
+
+def _diagnostics(trace: Trace) -> str:
+    texts = trace.metadata.get("diagnostics") or []
+    told = [text for text in texts if re.search(r"cuda|cupti|gpu|kernel", text, re.IGNORECASE)] or list(texts)
+    return f" (the profiler said: {' '.join(told[0].split())[:200]})" if told else ""
+
+
+def _how_to_record(trace: Trace) -> str:
+    if trace.format == "nsight":
+        return "record with nsys profile --trace=cuda,nvtx, with the privileges it asks for, and let the capture finish"
+    return (
+        "record with torch.profiler and ProfilerActivity.CUDA on a machine where CUPTI may collect, and let the profiler stop "
+        "after the GPU is done"
+    )

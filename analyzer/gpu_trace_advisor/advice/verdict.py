@@ -1,0 +1,211 @@
+"""The answer in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
+from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.ranks.model import RankRow, Run
+from gpu_trace_advisor.units import duration, share
+
+LOSSES = {
+    "communication": "communication",
+    "copies": "copies",
+    "dataloader-gaps": "the data loader",
+    "implicit-barriers": "waiting at synchronisations",
+    "launch-overhead": "launch overhead",
+    "host-stalls": "host stalls",
+    "profiler": "the profiler itself",
+}
+"""What a category is called in a sentence."""
+
+CAUSES = {
+    "ideal": "kernels at their roofline",
+    "tail": "SMs waiting for a kernel's last blocks",
+    "ramp": "the memory pipe filling at the start of kernels",
+    "activation-traffic": "intermediates written and read again",
+    "inefficiency": "kernels slower than their roofline",
+    "unmodelled": "kernels",
+    "exposed-communication": "communication that no kernel hides",
+    "exposed-copy": "copies that no kernel hides",
+    "memset": "memory sets",
+    "dataloader": "the data loader",
+    "host-sync": "the GPU drained by synchronisations",
+    "dependency-wait": "streams waiting for each other",
+    "framework": "the host preparing operators",
+    "python": "the host running Python",
+    "launch-call": "the host inside launch calls",
+    "launch-latency": "launches on their way to the GPU",
+    "queued-gap": "pauses between queued operations",
+    "copy-staging": "filling staging buffers of copies",
+    "allocator": "allocating memory",
+    "module-load": "loading modules",
+    "compile": "compiling",
+    "garbage-collection": "Python's garbage collection",
+    "profiler": "the profiler itself",
+    "host-unknown": "the host doing what was not recorded",
+    "device-unknown": "waiting for what was not recorded",
+}
+"""What a cause is called in a sentence."""
+
+BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
+LITTLE = 0.05  # … nor is a loss below this share, where kernels are most of the busy time
+SPEAKS_FOR_ITSELF = ("copies", "implicit-barriers", "communication")  # the cause alone names the category
+MOSTLY = 0.6  # a cause with this share of its category names it
+ALIKE = 0.9  # devices whose walls reach this share of the longest are compared by what they lose
+FIRST_WORDS = ("unrecorded-graph-nodes", "cut")  # what the trace lacks comes before any number
+LACKING = 0.2  # … when so much of the wall is unexplained
+
+
+def verdict(
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None = None, recordings: int = 1
+) -> str:  # fmt: skip
+    """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
+    if not devices:
+        span = host.end_ns - host.start_ns if host else 0
+        if host and recordings > 1:
+            return (
+                f"No GPU work was recorded in any of {recordings} recordings; what follows is the host's side of {host.file} "
+                f"alone, {duration(span)}: look at the others one by one."
+            )
+        return f"No GPU work was recorded in these {duration(span)}; what follows is the host's side alone."
+    device = focus(devices, run)
+    missing = next((note for note in device.health if note.code in FIRST_WORDS), None)
+    if missing is not None and device.ns_of("device-unknown") > LACKING * device.wall_ns:
+        return f"Not all GPU work was recorded: {missing.message.split(';')[0].rstrip('.')}."
+    busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
+    if len(devices) > 1:
+        late = ", which the other ranks wait for" if run and late_row(device, run) else ""
+        busy = f"{where(device, devices)}{late}: {busy}"
+    loss = largest_loss(device)
+    if loss is None:
+        return f"{busy}: nothing but kernels and copies to speak of."
+    category, ns = loss
+    if category == "unattributed":
+        return f"{busy}; in {share(ns, device.wall_ns)} {not_recorded(device)}."
+    if category == "kernel-time":
+        most = "nearly all" if device.compute_ns >= BUSY_ENOUGH * device.busy_ns else "most"
+        return f"{busy}, {most} of it in kernels: what to gain lies inside them."
+    words, ns = called(device, category)
+    loss_in_words = f"{words}: {share(ns, device.wall_ns)}{_of_steps(device, ns)}"
+    outlier = next((note for note in device.health if note.code == "collective-outlier"), None)
+    if category == "communication" and outlier is not None:
+        loss_in_words += f", but {outlier.message.split(';')[0].rstrip('.')}"
+    return f"{busy}; the largest loss is {loss_in_words}."
+
+
+def focus(devices: Sequence[DeviceAdvice], run: Run | None = None) -> DeviceAdvice:
+    """The device to look at first: the rank that the others wait for; else, of those with about the longest wall, the one
+    that loses most.
+
+    Communication is no loss here: a rank that waits for a slower one spends the wait in its collectives, and the slower
+    one is to be looked at.
+    """
+    for device in devices:
+        if run and late_row(device, run):
+            return device
+    longest = max(device.wall_ns for device in devices)
+    alike = [device for device in devices if device.wall_ns >= ALIKE * longest]
+    return max(alike, key=lambda device: device.wall_ns - device.compute_ns - device.communication_ns)
+
+
+def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
+    """The device's row where it is the rank that the others wait for most."""
+    if not run.stragglers:
+        return None
+    row = run.row_of(device.file, device.process, device.device, device.rank)
+    return row if row and row.rank == run.slowest else None
+
+
+def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
+    """The category with the most time besides kernels; kernels where they fill the wall, or no category takes much of it."""
+    sums: dict[str, int] = {}
+    for item in device.attribution:
+        if item.when != "compute":
+            sums[item.category] = sums.get(item.category, 0) + item.ns
+    kernels = device.compute_ns
+    if kernels >= BUSY_ENOUGH * device.wall_ns:
+        return "kernel-time", kernels
+    named = {category: ns for category, ns in sums.items() if category != "unattributed"}
+    best = max(named.items(), key=lambda pair: pair[1], default=None)
+    unknown = sums.get("unattributed", 0)
+    largest = ("unattributed", unknown) if best is None or unknown > 2 * best[1] else best
+    if largest[1] < LITTLE * device.wall_ns and 2 * kernels > device.busy_ns:
+        return ("kernel-time", kernels) if largest[1] else None
+    return largest if largest[1] else None
+
+
+def called(device: DeviceAdvice, category: str) -> tuple[str, int]:
+    """A category in words, with the one or two causes that make up most of it, and the time that these words stand for."""
+    items = [item for item in device.attribution if item.category == category and item.when != "compute"]
+    sums: dict[str, int] = {}
+    for item in items:
+        words = cause_in_words(item)
+        sums[words] = sums.get(words, 0) + item.ns
+    ranked = sorted(sums, key=lambda words: -sums[words])
+    if sums[ranked[0]] >= MOSTLY * sum(sums.values()):
+        ranked = ranked[:1]
+    if len(ranked) > 1 and category == "copies":
+        return "copies that no kernel hides", sum(item.ns for item in items if item.when == "copy")
+    name, words = LOSSES[category], " and ".join(ranked[:2])
+    if len(ranked) == 1 and (len(sums) == 1 or category in SPEAKS_FOR_ITSELF):
+        return words, sums[words]
+    return f"{name}, mostly {words}", sum(sums.values())
+
+
+def cause_in_words(item: Item) -> str:
+    """A cause in words, with what its detail adds."""
+    if item.cause == "exposed-copy" and item.detail:
+        return f"{item.detail} copies that no kernel hides"
+    if item.cause == "host-sync" and item.detail == "blocking copy":
+        return "the GPU drained by blocking copies"
+    return CAUSES[item.cause]
+
+
+def _of_steps(device: DeviceAdvice, ns: int) -> str:
+    """How much that is over how many steps; an average per step would hide the uneven ones."""
+    kept = sum(step.left_out is None for step in device.steps)
+    if device.window != "steps" or not device.step_ns or kept < 2:
+        return ""
+    return f" ({duration(ns)} over {kept} steps of {duration(device.step_ns)})"
+
+
+def not_recorded(device: DeviceAdvice) -> str:
+    """What would have to be recorded to name the unattributed time; continues "in … % of the time"."""
+    if device.ns_of("device-unknown") > device.ns_of("host-unknown"):
+        return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
+    return f"the host did what was not recorded: {record_host(device)}"
+
+
+RECORD_DEVICE = "record from before the first launch until the GPU is done"
+
+
+def record_host(device: DeviceAdvice) -> str:
+    """How to record what the host did."""
+    if device.operators:
+        return "record Python stacks once (with_stack=True; with nsys --python-sampling=true)"
+    if device.process is not None:  # recorded with Nsight Systems
+        return "add NVTX ranges to the program, or for PyTorch record with nsys --pytorch=autograd-nvtx"
+    return "record operators (ProfilerActivity.CPU)"
+
+
+def where(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice] = ()) -> str:
+    """A device's place: rank, process and ordinal as far as they say something, and its file where others are alike."""
+    parts = []
+    if device.rank is not None:
+        parts.append(f"rank {device.rank}")
+    if device.process is not None:
+        parts.append(f"process {device.process}")
+    parts.append(f"device {device.device}")
+    if isinstance(device, DeviceAdvice) and device.gpu not in (None, device.device):
+        parts.append(f"(GPU {device.gpu})")
+    if same_place(device, others):
+        parts.append(f"of {device.file}")
+    return " ".join(parts)
+
+
+def same_place(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice]) -> bool:
+    """A device of another file has this rank, process and ordinal."""
+    place = (device.rank, device.process, device.device)
+    return any(other.file != device.file and (other.rank, other.process, other.device) == place for other in others)

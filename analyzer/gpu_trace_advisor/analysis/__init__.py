@@ -1,0 +1,1 @@
+"""One device's window and everything that is read off it."""

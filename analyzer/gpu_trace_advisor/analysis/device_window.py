@@ -1,0 +1,352 @@
+"""One device's window, ready to be asked: its attribution, its steps, its graph and what a fix would save."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from gpu_trace_advisor.analysis.health import CUT_NS, unexplained
+from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
+from gpu_trace_advisor.analysis.summary import inside
+from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution.build import attribute
+from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.columns.intervals import ascending, grouped
+from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.graph import Graph
+from gpu_trace_advisor.graph.build import build_graph
+from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.reference.hardware import Hardware, find
+from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
+from gpu_trace_advisor.replay.fixes import Fix, Saving, saving
+from gpu_trace_advisor.replay.sweep import Replay, Trust, replay, trust
+from gpu_trace_advisor.roofline.kernel_time import InKernel, device_of
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.heap import give_back_small
+from gpu_trace_advisor.timelines.device import Timeline, timelines
+from gpu_trace_advisor.timelines.host import read_host
+from gpu_trace_advisor.timelines.repetition import Repetition, repetition
+from gpu_trace_advisor.timelines.steps import (
+    WARM_UP_RATIO,
+    Step,
+    Window,
+    choose_window,
+    find_steps,
+    marker_rows,
+    period_ns,
+    pick_steps,
+)
+from gpu_trace_advisor.trace.model import Device, Index, Note, Process, Trace
+from gpu_trace_advisor.trace.software import Use, uses
+from gpu_trace_advisor.units import duration
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; None is the default of each.
+
+    Raises:
+        BadUsage: there is no such phase or objective.
+    """
+
+    window: str | None = None
+    steps: str | None = None
+    step_marker: str | None = None
+    device: int | None = None
+    rank: int | None = None
+    what_if: str | None = None
+    """Names of fixes or ids of rules, comma-separated."""
+    phase: str | None = None
+    """`training`, `prefill` or `decode`, where the recording does not tell."""
+    hardware: str | None = None
+    """Key or name of the device in hardware.toml, where the recording does not tell."""
+    weights: int | None = None
+    """Bytes of the model's weights on one device."""
+    rules: str | None = None
+    """A folder with more rules."""
+    objective: str | None = None
+    """`latency` or `throughput`: what counts in inference."""
+    price: float | None = None
+    """What one device costs an hour, in any currency."""
+    batch: int | None = None
+    """Sequences that decode together, where the recording does not tell. Likewise the lengths of a request in tokens."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("window", "steps", "step_marker", "what_if", "hardware"):
+            if not isinstance(told := getattr(self, option), str | None):
+                raise BadUsage(f"{option}={told!r}: expected text, as the option takes it")
+        for option, allowed in (("phase", PHASES), ("objective", ("latency", "throughput"))):
+            if (told := getattr(self, option)) not in (None, *allowed):
+                raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")
+
+    def marker(self) -> re.Pattern[str] | None:
+        """`--step-marker` as a pattern: a regular expression matched from the name's start.
+
+        Raises:
+            BadUsage: not a regular expression.
+        """
+        if self.step_marker is None:
+            return None
+        try:
+            return re.compile(self.step_marker)
+        except re.error as error:
+            raise BadUsage(f"--step-marker {self.step_marker}: not a regular expression ({error})") from None
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process of a recording, with the attributions of all its devices. Its graph is built when first asked for."""
+
+    attributions: tuple[Attribution, ...]
+    marker: re.Pattern[str] | None = None
+
+    @cached_property
+    def graph(self) -> Graph:
+        """What each operation and call of the process waited for."""
+        for attribution in self.attributions:
+            attribution.timeline.forget()
+        timeline = self.attributions[0].timeline
+        families = marker_rows(timeline.trace, timeline.process, self.marker)
+        graph = build_graph(self.attributions, ascending(np.concatenate(families)) if families else None)
+        give_back_small()
+        return graph
+
+    @property
+    def unchanged(self) -> Replay:
+        """The graph replayed as it is; worked out anew each time."""
+        return replay(self.graph)
+
+
+class Place(NamedTuple):
+    """Which device of which recording; no two views have the same."""
+
+    file: str
+    rank: int | None
+    process: int | None
+    """Process id in an Nsight recording: the devices of several processes may have one number."""
+    device: int
+
+
+@dataclass(frozen=True)
+class DeviceWindow:
+    """One device's window."""
+
+    program: Program
+    index: int
+    """Of the device among the program's."""
+    window: Window
+    steps: tuple[Step, ...]
+    of_step: Index
+    """[m] index into `steps` of each operation of the timeline; -1 for none."""
+    operations: Index
+    """Operations of the timeline that run in the window."""
+    notes: tuple[Note, ...] = field(default=())
+    request: Request = field(default=Request())
+    peers: tuple[DeviceWindow, ...] = field(default=(), repr=False, compare=False)
+    """The views of all devices and ranks that are looked at together, this one among them."""
+    run: Run | None = field(default=None, repr=False, compare=False)
+    """What comes of looking at all ranks together; None where there is one."""
+
+    @property
+    def place(self) -> Place:
+        rank = self.process.rank if self.process.rank is not None else self.trace.rank
+        return Place(self.trace.name, rank, self.process.pid, self.timeline.device)
+
+    @property
+    def attribution(self) -> Attribution:
+        return self.program.attributions[self.index]
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.attribution.timeline
+
+    @property
+    def trace(self) -> Trace:
+        return self.timeline.trace
+
+    @property
+    def process(self) -> Process:
+        return self.trace.processes[self.timeline.process]
+
+    @property
+    def graph(self) -> Graph:
+        return self.program.graph
+
+    @cached_property
+    def kept_steps(self) -> tuple[Step, ...]:
+        """Steps in the window."""
+        return tuple(step for step in self.steps if step.left_out is None)
+
+    @cached_property
+    def step_ns(self) -> int | None:
+        """Median start-to-start period of the kept steps; None without steps."""
+        return period_ns(self.steps)
+
+    @cached_property
+    def causes(self) -> dict[str, int]:
+        """ns of the window by cause."""
+        return self.attribution.by_cause(self.window.start_ns, self.window.end_ns)
+
+    @cached_property
+    def device(self) -> Device:
+        """What the recording says of the device."""
+        return device_of(self.timeline)
+
+    @cached_property
+    def hardware(self) -> Hardware | None:
+        """The device's peaks; None where it is not known."""
+        return find(self.device, self.request.hardware)
+
+    @cached_property
+    def inkernel(self) -> InKernel:
+        """The model of the device's kernels."""
+        return InKernel(self.timeline, self.hardware)
+
+    @cached_property
+    def phase(self) -> Phase:
+        """What the program does in the window: asked for, else as far as the recording tells."""
+        steps = [(step.start_ns, step.end_ns) for step in self.kept_steps]
+        found = detect(self.timeline, self.inkernel.costs, self.window.start_ns, self.window.end_ns, steps)
+        return found._replace(name=self.request.phase, why="asked for with --phase") if self.request.phase else found
+
+    @cached_property
+    def uses(self) -> tuple[Use, ...]:
+        """Engines, compilers and libraries that the trace shows."""
+        return tuple(uses(self.trace))
+
+    @cached_property
+    def repetition(self) -> Repetition:
+        """How often the work of the window repeats."""
+        kept = [i for i, step in enumerate(self.steps) if step.left_out is None]
+        by_step = grouped(self.of_step[self.operations], len(self.steps))
+        steps = [self.operations[by_step[i]] for i in kept] if self.window.kind == "steps" else ()
+        return repetition(self.timeline, self.operations, steps)
+
+    @cached_property
+    def trust(self) -> Trust:
+        """How far replays of this window can be believed."""
+        return trust(self.program.unchanged, self.window, self.index)
+
+    @property
+    def critical_path(self) -> CriticalPath:
+        """Worked out anew each time."""
+        return critical_path(self.graph, self.window, self.index)
+
+    def saving(self, *fixes: Fix) -> Saving:
+        """What these fixes together take off the window's wall time."""
+        return saving(self.graph, fixes, self.window, self.index)
+
+
+SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def read_size(text: str) -> int:
+    """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
+
+    Raises:
+        BadUsage: not a size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
+    if not found or found[2].upper() not in SIZES:
+        raise BadUsage(f"--weights {text}: expected a size such as 14GB")
+    return round(float(found[1]) * SIZES[found[2].upper()])
+
+
+def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note]]:
+    """A view of each device with operations that was asked for; notes of devices that have none in the window.
+
+    Raises:
+        NothingToAnalyse: a device, steps or a marker were asked for that the trace does not have.
+    """
+    marker = request.marker()
+    hosts = {p: read_host(trace, p, marker) for p in present(trace.process[trace.operations]).tolist()}
+    lanes = timelines(trace, hosts)
+    found, notes = [], []
+    without_steps: NothingToAnalyse | None = None
+    for process in hosts:
+        rank = trace.processes[process].rank
+        if request.rank is not None and rank not in (None, request.rank):
+            continue
+        program = Program(tuple(attribute(lane) for lane in lanes if lane.process == process), marker)
+        for index, attribution in enumerate(program.attributions):
+            if request.device in (None, attribution.timeline.device):
+                device = attribution.timeline.device
+                try:
+                    view = _study(program, index, request)
+                except NothingToAnalyse as error:
+                    without_steps = error
+                    notes.append(Note("empty-window", f"device {device} has no such step and is left out", 1))
+                    continue
+                if len(view.operations):
+                    found.append(view)
+                else:
+                    notes.append(Note("empty-window", f"device {device} ran nothing in the window and is left out", 1))
+    if without_steps and not found:
+        raise without_steps
+    if not found and not notes and request.device is not None and len(trace.operations):
+        known = sorted(set(trace.device[trace.operations].tolist()))
+        raise NothingToAnalyse(f"{trace.name}: no operations on device {request.device}; it has devices {known}")
+    return found, notes
+
+
+def _study(program: Program, index: int, request: Request) -> DeviceWindow:
+    attribution = program.attributions[index]
+    timeline, marker = attribution.timeline, program.marker
+    steps, of_step = find_steps(timeline, marker)
+    if marker is not None and not steps:
+        raise NothingToAnalyse(
+            f"{timeline.trace.name}: no range matching --step-marker {marker.pattern} launched work on device "
+            f"{timeline.device}"
+        )
+    steps = pick_steps(steps, request.steps, timeline.trace.name) if request.steps else leave_out(attribution, steps)
+    window = choose_window(timeline, steps, "steps" if request.steps else request.window)
+    operations = inside(timeline, window.start_ns, window.end_ns)
+    return DeviceWindow(program, index, window, tuple(steps), of_step, operations, request=request)
+
+
+def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
+    """Mark a first step that is warm-up, and one whose front was cut away; a last step is kept whatever its length."""
+    if not steps:
+        return steps
+    first = steps[0]
+    if reason := _cut_front(attribution, first) or _warm_up(attribution, steps):
+        return [replace(first, left_out=reason), *steps[1:]]
+    return steps
+
+
+def _cut_front(attribution: Attribution, step: Step) -> str | None:
+    """The step begins with an operation that was submitted and waited for work the trace does not hold."""
+    timeline = attribution.timeline
+    if step.start_ns > timeline.span_ns[0]:
+        return None
+    found = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
+    cut = int(found.ns[found.side == SUBMITTED].sum())
+    if cut < CUT_NS:
+        return None
+    return f"its first operation waited {duration(cut)} for work that was cut away"
+
+
+def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
+    """Longer than 1.5 times the median of the others, and start-up causes fill the excess."""
+    if len(steps) < 2:
+        return None
+    starts = [step.start_ns for step in steps]
+    length = starts[1] - starts[0]
+    others = [*np.diff(starts[1:]).tolist(), steps[-1].end_ns - steps[-1].start_ns]
+    usual = float(np.median(others))
+    if length <= WARM_UP_RATIO * usual:
+        return None
+    causes = attribution.by_cause(starts[0], starts[1])
+    start_up = sum(causes.get(cause, 0) for cause in START_UP)
+    if start_up < (length - usual) / 2:
+        return None
+    return (
+        f"warm-up: {duration(length)} against a median of {duration(int(usual))}, "
+        f"{duration(start_up)} of it module loading, allocation or compiling"
+    )

@@ -1,0 +1,252 @@
+"""What makes the numbers of a trace doubtful, beyond what reading it already showed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpu_trace_advisor.analysis.summary import lost_launches
+from gpu_trace_advisor.attribution import CODE, HOST, START_UP, SUBMITTED, Attribution
+from gpu_trace_advisor.columns.codes import counted, present
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.timelines.device import COMMUNICATION, Timeline
+from gpu_trace_advisor.timelines.steps import Step, Window, marker_rows
+from gpu_trace_advisor.trace.kernel_names import is_communication
+from gpu_trace_advisor.trace.model import NONE, Bool, Int8, Int64, Kind, Note, Trace
+from gpu_trace_advisor.units import duration, share
+
+UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
+COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
+CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
+COLLECTIVE = re.compile(r"(?:nccl|rccl|hccl|xccl):|record_param_comms$")  # on the host's side
+OUTLIER = 10  # a first collective this many times the median of the others waits for ranks that began later
+
+
+def check_trace(trace: Trace) -> list[Note]:
+    """Notes that need no window."""
+    notes = []
+    if trace.has_frames:  # metadata told of with_stack later than stacks were recorded
+        notes.append(
+            Note(
+                "profiler-stacks",
+                "recorded with Python stacks: host times are inflated, idle time on the host's side is an upper bound; "
+                "record once without with_stack to get the true share",
+                int((trace.kind == Kind.PYTHON).sum()),
+            )
+        )
+    if (missing := _no_collectives(trace)) is not None:
+        notes.append(missing)
+    return notes
+
+
+def _no_collectives(trace: Trace) -> Note | None:
+    """The host asked for collectives, and no kernel is one by its name."""
+    kernels = present(trace.name_code[trace.kind == Kind.KERNEL])
+    host = trace.name_code[(trace.kind == Kind.OPERATOR) | (trace.kind == Kind.RANGE)]
+    codes, _, calls = counted(host)
+    asked = [COLLECTIVE.match(trace.names[code]) is not None for code in codes.tolist()]
+    if not len(kernels) or not any(asked) or any(is_communication(trace.names[code]) for code in kernels.tolist()):
+        return None
+    count = int(calls[asked].sum())
+    return Note(
+        "no-collectives",
+        f"the host asked for {count} collectives, but no kernel is one by its name: their time is not known, not zero; "
+        "they ran outside the recording, or are counted as other kernels",
+        count,
+    )
+
+
+def check_device(attribution: Attribution, window: Window, steps: Sequence[Step], operations: Int64) -> list[Note]:
+    """Notes on one device's window."""
+    timeline = attribution.timeline
+    return [
+        note
+        for note in (
+            _unrecorded_graph_nodes(attribution, window),
+            _cut(attribution, window),
+            cold(attribution.by_cause(window.start_ns, window.end_ns), window),
+            _lost_kernels(timeline),
+            _orphans(timeline, operations),
+            _clock_skew(timeline, operations),
+            _single_step(steps, window),
+            _empty_steps(timeline, steps),
+            _collective_outlier(timeline),
+        )
+        if note is not None
+    ]
+
+
+class Unexplained(NamedTuple):
+    """Waits on the device's side that nothing explains, k of them."""
+
+    start: Int64
+    ns: Int64
+    """[k] inside the window."""
+    side: Int8
+    in_graph: Bool
+    """[k] a graph replay was under way, see `in_graph_replay`."""
+
+    @property
+    def cut(self) -> Bool:
+        """[k] the device waited for work that the recording does not hold."""
+        return np.asarray((self.ns >= CUT_NS) & ~self.in_graph & (self.side == SUBMITTED), np.bool_)
+
+
+def unexplained(attribution: Attribution, window: Window) -> Unexplained:
+    """The device-unknown pieces that lie in the window, if only in part."""
+    found: list[tuple[Any, ...]] = []
+    for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
+        at = np.flatnonzero((part.cause == CODE["device-unknown"]) & (part.side != HOST) & (ns > 0))
+        found.append((part.start[at], ns[at], part.side[at]))
+    start, ns, side = (np.concatenate(c) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 3
+    return Unexplained(start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start))
+
+
+def in_graph_replay(timeline: Timeline, start: Int64) -> Bool:
+    """[k] a graph replay is under way at these instants: launched before, with an operation that ends after.
+
+    Inside a replay the host has nothing to do with what runs when, so a hole there is nodes that were not recorded.
+    """
+    nodes = np.flatnonzero(timeline.by_graph)
+    if not len(nodes):
+        return np.zeros(len(start), np.bool_)
+    rows, inverse = np.unique(timeline.launch[nodes], return_inverse=True)
+    done = np.full(len(rows), np.iinfo(np.int64).min)
+    np.maximum.at(done, inverse, timeline.end[nodes])
+    begun = timeline.trace.start_ns[rows]
+    order = np.argsort(begun, kind="stable")
+    begun, reach = begun[order], np.maximum.accumulate(done[order])
+    before = np.searchsorted(begun, start, side="right") - 1
+    return (before >= 0) & (reach[np.maximum(before, 0)] > start)
+
+
+def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | None:
+    found = unexplained(attribution, window)
+    total, count = int(found.ns[found.in_graph].sum()), int(found.in_graph.sum())
+    if not count or total < UNRECORDED_SHARE * window.wall_ns:
+        return None
+    return Note(
+        "unrecorded-graph-nodes",
+        f"{duration(total)} ({share(total, window.wall_ns)} of the wall) are holes inside submitted graph replays: work "
+        "that ran and was not recorded, not idle time; record with a newer CUPTI, or trace the graphs' nodes "
+        "(nsys --cuda-graph-trace=node)",
+        count,
+    )
+
+
+def _cut(attribution: Attribution, window: Window) -> Note | None:
+    found = unexplained(attribution, window)
+    ns, long = found.ns, found.cut
+    if not long.any():
+        return None
+    return Note(
+        "cut",
+        f"{duration(int(ns[long].sum()))} in which a submitted operation waited for work that the trace does not hold: "
+        "the recording was cut or started while the device was busy; do not call this time idle",
+        int(long.sum()),
+    )
+
+
+def cold(causes: Mapping[str, int], window: Window) -> Note | None:
+    """A cold start, by the window's ns of each cause."""
+    start_up = sum(causes.get(cause, 0) for cause in START_UP)
+    if not start_up or start_up < COLD_SHARE * window.wall_ns:
+        return None
+    return Note(
+        "cold",
+        f"{duration(start_up)} ({share(start_up, window.wall_ns)} of the wall) load modules, allocate memory or compile: "
+        "a cold start, not the steady state; record after a few warm-up steps",
+        1,
+    )
+
+
+def _lost_kernels(timeline: Timeline) -> Note | None:
+    """Told once for a process: with its first device."""
+    trace = timeline.trace
+    operations = trace.operations[trace.process[trace.operations] == timeline.process]
+    if timeline.device != trace.device[operations].min() or any(note.code == "clock-skew" for note in trace.health):
+        return None
+    lost = lost_launches(timeline)
+    launched = ascending(trace.launch[operations[trace.launch[operations] != NONE]])
+    # The last launches of a recording outlive it: only those before the last linked one were lost.
+    if len(launched):
+        lost = lost[trace.start_ns[lost] < trace.start_ns[launched].max()]
+    if len(lost) <= 0.01 * max(len(launched), 1):
+        return None
+    return Note(
+        "lost-kernels",
+        f"{len(lost)} launches have no operation although later ones do: records were lost, or the calls were captured "
+        "into a graph; busy time is a lower bound",
+        len(lost),
+    )
+
+
+def _orphans(timeline: Timeline, operations: Int64) -> Note | None:
+    count = int((~timeline.linked[operations]).sum())
+    if not count:
+        return None
+    return Note(
+        "orphan-operations",
+        f"{count} of {len(operations)} operations in the window were launched before the recording or by nothing it holds; "
+        "they count as device time, and a gap that one of them closes is device-unknown",
+        count,
+    )
+
+
+def _clock_skew(timeline: Timeline, operations: Int64) -> Note | None:
+    linked = operations[timeline.linked[operations]]
+    early = timeline.launch_start[linked] - timeline.start[linked]
+    count = int((early > 0).sum())
+    if not count:
+        return None
+    return Note(
+        "clock-skew",
+        f"{count} operations start before their launch call, by up to {int(early.max()) / 1e3:,.3f} µs: host and device "
+        "clocks disagree; nothing was shifted, and the split of short gaps into host and submitted side is doubtful",
+        count,
+    )
+
+
+def _single_step(steps: Sequence[Step], window: Window) -> Note | None:
+    kept = [step for step in steps if step.left_out is None]
+    if window.kind != "steps" or len(kept) != 1:
+        return None
+    return Note("single-step", "one step only: nothing can be said about how steps vary; record at least five", 1)
+
+
+def _empty_steps(timeline: Timeline, steps: Sequence[Step]) -> Note | None:
+    """Markers of the steps' family that launched nothing here: no steps, and maybe records that were lost."""
+    if not steps:
+        return None
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    for rows in marker_rows(timeline.trace, timeline.process):
+        begun = timeline.trace.start_ns[rows]
+        if not np.isin(starts, begun).all() or len(rows) == len(starts):
+            continue
+        count = len(rows) - len(starts)
+        return Note(
+            "empty-steps",
+            f"{count} of {len(rows)} step markers launched no work that device {timeline.device} ran: they are not counted as "
+            "steps; where they should have, records were lost",
+            count,
+        )
+    return None
+
+
+def _collective_outlier(timeline: Timeline) -> Note | None:
+    at = np.flatnonzero(timeline.does == COMMUNICATION)
+    if len(at) < 4:
+        return None
+    length = timeline.length[at]
+    rest = float(np.median(length[1:]))
+    if not rest or length[0] <= OUTLIER * rest or length[0] < length[1:].max():
+        return None
+    return Note(
+        "collective-outlier",
+        f"the first collective lasts {duration(int(length[0]))} against a median of {duration(int(rest))}: it waits for "
+        "ranks that began recording later; its length says nothing about communication",
+        1,
+    )

@@ -1,0 +1,69 @@
+"""What long runtime calls were about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpu_trace_advisor.columns.codes import first_places
+from gpu_trace_advisor.columns.intervals import ascending, union
+from gpu_trace_advisor.timelines.device import Timeline
+from gpu_trace_advisor.timelines.host import HostActivity
+from gpu_trace_advisor.trace.model import NONE, Kind
+
+LONG_CALL_NS = 200_000  # beyond the median launch call, at a kernel's first launch: code is being loaded
+
+
+@dataclass
+class Calls:
+    """What long runtime calls were about."""
+
+    timeline: Timeline
+
+    @cached_property
+    def slow_first(self) -> set[int]:
+        """Launch calls that exceed the median by 200 µs and are the first launch of their kernel."""
+        timeline, trace = self.timeline, self.timeline.trace
+        linked = np.flatnonzero(timeline.linked & timeline.is_kernel)
+        if not len(linked):
+            return set()
+        _, first = first_places(trace.name_code[timeline.row[linked]])
+        launches, firsts = ascending(timeline.launch[linked]), timeline.launch[linked[first]]
+        usual = np.median(trace.end_ns[launches] - trace.start_ns[launches])
+        slow = firsts[trace.end_ns[firsts] - trace.start_ns[firsts] > usual + LONG_CALL_NS]
+        return set(slow.tolist())
+
+    @cached_property
+    def loading(self) -> set[int]:
+        """Launch calls that load a module: slow first ones, and those that contain a record of it. Of the latter only a
+        call that the device waits for is loading as a whole; elsewhere the record inside speaks for itself."""
+        return self.slow_first | self._enclosing(HostActivity.MODULE) | self._around_module_loading()
+
+    @cached_property
+    def with_allocation(self) -> set[int]:
+        return self._enclosing(HostActivity.ALLOCATOR)
+
+    def _enclosing(self, doing: HostActivity) -> set[int]:
+        """Calls that contain a record of this class; one without length takes none of their time."""
+        host = self.timeline.host
+        lasts = host.trace.end_ns > host.trace.start_ns
+        inner = np.flatnonzero((host.doing == doing) & (host.parent != NONE) & lasts)
+        parents = host.parent[inner]
+        return set(parents[host.trace.kind[parents] == Kind.CALL].tolist())
+
+    def _around_module_loading(self) -> set[int]:
+        """Calls during which the profiler saw lazy loading, where it does not say on which thread."""
+        trace, host = self.timeline.trace, self.timeline.host
+        loading = np.flatnonzero(
+            (trace.kind == Kind.OVERHEAD) & (host.doing == HostActivity.MODULE) & (trace.thread == NONE)
+        )
+        if not len(loading):
+            return set()
+        launches = ascending(self.timeline.launch[self.timeline.linked])
+        span = union(trace.start_ns[loading], trace.end_ns[loading])
+        first = np.searchsorted(span.start, trace.start_ns[launches], side="left")
+        within = first < len(span.start)
+        within[within] &= span.end[first[within]] <= trace.end_ns[launches[within]]
+        return set(launches[within].tolist())

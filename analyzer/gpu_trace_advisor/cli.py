@@ -1,0 +1,403 @@
+"""`advise`: the command line. The only module that prints, besides the reports."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from gpu_trace_advisor.errors import AdviseError, BadUsage, UnreadableTrace
+from gpu_trace_advisor.runtime import heap
+from gpu_trace_advisor.runtime import start_up as lean
+from gpu_trace_advisor.runtime.progress import Progress
+
+# What the command needs else is imported where it is used: while garbage is collected rarely, and never for --help.
+if TYPE_CHECKING:
+    from gpu_trace_advisor.advice.model import Advice
+    from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
+    from gpu_trace_advisor.gate.check import Outcome
+    from gpu_trace_advisor.parallel.advise import RunResult
+
+INTERRUPTED = 130  # what a shell makes of Ctrl-C
+DESCRIPTION = """\
+Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
+one cause, and the parts add up to the wall time exactly."""
+EPILOG = (
+    "exit codes: 0 done; 1 regressed or over budget; 2 unreadable input, nothing to analyse, not comparable, or bad usage "
+    "(one line on standard error says which)"
+)
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says in one line what is wrong with the arguments, and when its help cannot be written."""
+
+    def print_help(self, file: object = None) -> None:
+        from gpu_trace_advisor.report.text.terminal import encodable
+
+        put(encodable(self.format_help(), sys.stdout.encoding))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
+
+
+class TellVersion(argparse.Action):
+    """argparse's own action wants the version whether it is asked for or not, and finding it takes long."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        put(f"advise {version()}\n")
+        parser.exit()
+
+
+def parser() -> argparse.ArgumentParser:
+    """All options of `advise`."""
+    p = OneLineParser("advise", description=DESCRIPTION, epilog=EPILOG)
+    p.add_argument(
+        "traces", nargs="*", metavar="TRACE",
+        help="a recording (- is standard input), or a folder, pattern or URL with the ranks of one run",
+    )  # fmt: skip
+    p.add_argument(
+        "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
+        help="what is written (default: text); github: annotations, with --against or --budget",
+    )  # fmt: skip
+    p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")
+    p.add_argument("--json", metavar="FILE", type=Path, help="write JSON to FILE beside the text")
+    p.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report to FILE beside the text")
+    p.add_argument(
+        "--window", metavar="WINDOW",
+        help="steps (default when steps are marked), gpu (first to last GPU operation), all, or START:END in milliseconds",
+    )  # fmt: skip
+    p.add_argument("--steps", metavar="LIST", help="only these steps, by the numbers of their markers: 3-7 or 2,5")
+    p.add_argument("--step-marker", metavar="REGEX", help="ranges whose name matches are the steps")
+    p.add_argument("--device", metavar="N", type=int, help="only this device ordinal")
+    p.add_argument("--rank", metavar="N", type=int, help="only this rank")
+    p.add_argument(
+        "--what-if",
+        metavar="RULE,…",
+        help="replay with the fixes of these rules together, such as dataloader,host-sync: what they would save",
+    )
+    p.add_argument(
+        "--phase", choices=("auto", "training", "prefill", "decode"), default="auto",
+        help="what the program does (default: auto)",
+    )  # fmt: skip
+    p.add_argument("--hardware", metavar="NAME", help="the device, where the trace does not name it: h100-sxm …")
+    p.add_argument("--weights", metavar="BYTES", help="what the model's weights take on one device: 14GB …")
+    p.add_argument("--objective", choices=("latency", "throughput"), help="what counts in inference")
+    p.add_argument("--price", metavar="PER_HOUR", type=positive, help="what one device costs an hour: costs of serving")
+    p.add_argument("--batch", metavar="N", type=count, help="sequences that decode together, where it is not recorded")
+    p.add_argument(
+        "--prompt-tokens", metavar="N", type=count, help="tokens of a request's prompt, for costs of serving"
+    )
+    p.add_argument("--output-tokens", metavar="N", type=count, help="tokens of an answer, for costs of serving")
+    p.add_argument("--rules", metavar="DIR", help="a folder with more rules")
+    p.add_argument("--list-rules", action="store_true", help="list the rules and stop")
+    p.add_argument("--explain", metavar="RULE", help="print a rule's page with its cases and sources, and stop")
+    p.add_argument(
+        "--against", metavar="BEFORE", type=Path, action="append", default=[],
+        help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
+    )  # fmt: skip
+    p.add_argument("--jobs", metavar="N", type=count, help="processes that read recordings (default: one a core)")
+    p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
+    p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
+    p.add_argument("--version", action=TellVersion, nargs=0, help="show program's version number and exit")
+    return p
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1")
+    return int(text)
+
+
+def version() -> str:
+    """The installed version; a bare checkout has none."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("gpu-trace-advisor")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `advise` with these arguments; returns the exit code."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed by who started this
+            setattr(sys, stream, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
+    heap.own_process()
+    try:
+        with lean.rare_collections():
+            return run(parser().parse_intermixed_args(argv))
+    except AdviseError as error:
+        print(f"advise: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of the pipe has seen enough
+        discard_output()
+        return 0
+    except KeyboardInterrupt:
+        print("advise: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read, analyse, write."""
+    if options.list_rules or options.explain:
+        put(about_rules(options))
+        return 0
+    if not options.traces:
+        raise BadUsage("no trace given; advise TRACE, or advise --help for what else it can do")
+    request = asked(options)
+    if options.output == Path("-"):
+        options.output = None
+    for option in ("json", "html"):
+        if getattr(options, option) == Path("-"):
+            raise BadUsage(f"--{option} -: give a file; --format {option} writes to standard output")
+    if options.format == "github" and not (options.against or options.budget):
+        raise BadUsage("--format github writes what --against or --budget find; give one of them")
+    if options.against or options.budget:
+        return run_gates(options, request)
+    with Progress(sys.stderr) as progress:
+        advice, views, interrupted = looked_at(options, request, progress)
+        if options.html:
+            write(options.html, in_format("html", advice, views))
+        drawn = in_format(options.format, advice, views) if options.format in WITH_STUDIES else ""
+    if options.json:
+        write(options.json, to_json(advice))
+    if options.format == "json":
+        output = to_json(advice)
+    elif drawn:
+        output = drawn
+    else:
+        from gpu_trace_advisor.report.text.page import render
+        from gpu_trace_advisor.report.text.terminal import encodable
+
+        output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
+    if options.output:
+        write(options.output, output)
+    elif options.format == "text":
+        put(encodable(output, sys.stdout.encoding))
+    elif drawn:
+        put(in_utf8(output))
+    elif (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
+        put(output)
+    else:
+        put(to_json(advice, ascii_only=True))
+    if interrupted:
+        print("advise: interrupted; what was not read is named among the caveats", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+WITH_STUDIES = ("html", "markdown", "sarif", "perfetto")
+
+
+def in_format(form: str, advice: Advice, views: Sequence[DeviceWindow], outcome: Outcome | None = None) -> str:
+    """The advice in one of these formats."""
+    if form == "markdown":
+        from gpu_trace_advisor.report import markdown
+
+        return markdown.render(advice, outcome.comparison if outcome else None)
+    if form == "sarif":
+        from gpu_trace_advisor.report import sarif
+
+        return sarif.render(advice, version(), Path.cwd())
+    if form == "perfetto":
+        from gpu_trace_advisor.report import perfetto
+
+        return "".join(perfetto.render(advice, views))
+    from gpu_trace_advisor.report.html import page as html
+
+    return html.render(advice, views, outcome.comparison if outcome else None, outcome.checks if outcome else ())
+
+
+def put(text: str | bytes) -> None:
+    """Write to standard output, all of it.
+
+    Raises:
+        AdviseError: it cannot be written, as when the disk is full.
+    """
+    try:
+        sys.stdout.flush()
+        if isinstance(text, bytes):
+            sys.stdout.buffer.write(text)
+        else:
+            sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_output()
+        raise AdviseError(f"standard output cannot be written: {error.strerror or error}") from None
+
+
+def discard_output() -> None:
+    """Let what is still to be written to standard output go nowhere, so that leaving does not fail for it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def in_utf8(text: str) -> bytes:
+    """The text in the encoding that it names itself, whatever the terminal's."""
+    return text.encode("utf-8", errors="replace")
+
+
+def asked(options: argparse.Namespace) -> Request:
+    """What the options ask for.
+
+    Raises:
+        BadUsage: one of them is not what it should be.
+    """
+    from gpu_trace_advisor.analysis.device_window import Request, read_size
+
+    return Request(
+        window=options.window,
+        steps=options.steps,
+        step_marker=options.step_marker,
+        device=options.device,
+        rank=options.rank,
+        what_if=options.what_if,
+        phase=None if options.phase == "auto" else options.phase,
+        hardware=options.hardware,
+        weights=read_size(options.weights) if options.weights else None,
+        objective=options.objective,
+        price=options.price,
+        batch=options.batch,
+        prompt_tokens=options.prompt_tokens,
+        output_tokens=options.output_tokens,
+        rules=options.rules,
+    )
+
+
+def about_rules(options: argparse.Namespace) -> str:
+    """The list of rules, or the page of one.
+
+    Raises:
+        BadUsage: no such rule, or no such folder of rules.
+    """
+    from gpu_trace_advisor.advice.ranking import find_rules, named_rule
+    from gpu_trace_advisor.report.text.rule_page import rule_list, rule_page
+
+    rules, errors = find_rules(Path(options.rules) if options.rules else None)
+    for error in errors:
+        print(f"advise: {error}", file=sys.stderr)
+    return rule_page(named_rule(rules, options.explain), width()) if options.explain else rule_list(rules)
+
+
+def run_gates(options: argparse.Namespace, request: Request) -> int:
+    """Read, analyse, hold against earlier runs and limits, write."""
+    from gpu_trace_advisor.gate.check import Outcome, gates, nothing_after
+    from gpu_trace_advisor.report.text.gate import github, render_checks, render_comparison
+    from gpu_trace_advisor.report.text.page import render
+    from gpu_trace_advisor.report.text.terminal import encodable
+
+    color, columns = options.output is None and wants_color(sys.stdout), width()
+    plain, parts, outcome = {}, [], Outcome()
+    with Progress(sys.stderr) as progress:
+        advice: Advice | None = None
+        views: list[DeviceWindow] = []
+        try:
+            advice, views, interrupted = looked_at(options, request, progress)
+            if interrupted:  # a part of the ranks keeps no limit for the others
+                raise KeyboardInterrupt
+        except UnreadableTrace:
+            raise
+        except AdviseError as error:
+            outcome = nothing_after(error, options.against)
+        else:
+            plain = advice.to_json()
+            progress("comparing", None)
+            outcome = gates(plain, options.against, options.budget, request)
+            parts = [] if options.against else [render(advice, color=color, width=columns)]
+    if outcome.comparison is not None:
+        parts.append(render_comparison(outcome.comparison, color=color, width=columns))
+    if outcome.checks:
+        parts.append(render_checks(outcome.checks, outcome.source, color=color, width=columns))
+    merged = json.dumps({**plain, **outcome.to_json()}, indent=1, ensure_ascii=False) + "\n"
+    if options.json:
+        write(options.json, merged)
+    file = ", ".join(Path(p).name for p in options.traces)
+    told = {"json": merged, "github": github(outcome.comparison, outcome.checks, file)}
+    if advice is not None:
+        if options.html:
+            write(options.html, in_format("html", advice, views, outcome))
+        if options.format in WITH_STUDIES:
+            told[options.format] = in_format(options.format, advice, views, outcome)
+    output = told.get(options.format, "\n".join(parts))
+    if options.output:
+        write(options.output, output)
+    elif options.format in WITH_STUDIES:
+        put(in_utf8(output))
+    else:
+        put(encodable(output, sys.stdout.encoding))
+    if outcome.complaint:
+        print(f"advise: {' '.join(outcome.complaint.split())}", file=sys.stderr)
+    return outcome.exit_code
+
+
+def looked_at(options: argparse.Namespace, request: Request, progress: Progress) -> RunResult:
+    """All recordings, read and analysed as the options ask."""
+    from gpu_trace_advisor.parallel.advise import look_at
+
+    drawn = bool(options.html) or options.format in WITH_STUDIES
+    return look_at(
+        options.traces, request, jobs=options.jobs, scheduler=options.scheduler, drawn=drawn, tell=progress
+    )  # fmt: skip
+
+
+def to_json(advice: Advice, *, ascii_only: bool = False) -> str:
+    """The advice as JSON text."""
+    return json.dumps(advice.to_json(), indent=1, ensure_ascii=ascii_only) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all; what is no file, such as a pipe or a device, is written to.
+
+    Raises:
+        AdviseError: the place cannot be written.
+    """
+    target = path.resolve()  # a link stays one
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8", errors="replace")  # a file's name need not be UTF-8
+            return
+        beside.write_text(text, encoding="utf-8", errors="replace")
+        beside.replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise AdviseError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def wants_color(stream: object) -> bool:
+    """A terminal, and nobody asked for plain text (https://no-color.org)."""
+    isatty = getattr(stream, "isatty", None)
+    return bool(isatty and isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def width() -> int:
+    """Columns to fill: the terminal's, at most 120; 80 in a pipe and where a terminal does not know."""
+    told = os.environ.get("COLUMNS", "")
+    columns = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
+    if not columns and sys.stdout.isatty():
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    return min(max(columns, 40), 120) if columns else 80

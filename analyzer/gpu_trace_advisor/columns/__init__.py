@@ -1,0 +1,1 @@
+"""Arrays in columns: intervals, codes for repeated values, compact integers, exact durations."""

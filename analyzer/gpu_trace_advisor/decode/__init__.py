@@ -1,0 +1,1 @@
+"""Inference that makes tokens: its passes, its floor, its cost."""

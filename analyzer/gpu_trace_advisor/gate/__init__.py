@@ -1,0 +1,1 @@
+"""Comparisons with earlier runs and limits."""

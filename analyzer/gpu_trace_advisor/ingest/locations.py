@@ -1,0 +1,188 @@
+"""Where recordings lie: files, folders, glob patterns, http(s) URLs, and object stores through fsspec.
+
+Credentials are taken as those libraries take them (environment, configuration files) and never shown: a URL is printed
+without its user, password and query.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
+from gpu_trace_advisor.ingest import TRACE_NAMES, find_traces, natural
+
+WEB = ("http", "https")
+TIMEOUT_S = 60
+PATTERN = ("*", "?", "[")
+
+
+def is_remote(place: str) -> bool:
+    """A URL rather than a path."""
+    return "://" in place
+
+
+def shown(place: str) -> str:
+    """A place as it may be printed: without credentials."""
+    if not is_remote(place):
+        return place
+    parts = urlsplit(place)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def name_of(place: str) -> str:
+    """The file's name without its folder."""
+    return PurePosixPath(urlsplit(place).path).name if is_remote(place) else Path(place).name
+
+
+def labels(places: Sequence[str]) -> dict[str, str]:
+    """What each recording is called: its file's name, and of those of one name as many of the folders above it as tell them
+    apart."""
+    parts, depth = {place: _parts(place) for place in places}, dict.fromkeys(places, 1)
+    while True:
+        found = {place: "/".join(parts[place][-depth[place] :]) for place in places}
+        often = Counter(found.values())
+        alike = [place for place in places if often[found[place]] > 1 and depth[place] < len(parts[place])]
+        if not alike:
+            return found
+        for place in alike:
+            depth[place] += 1
+
+
+def _parts(place: str) -> tuple[str, ...]:
+    """Folders and file, without the root."""
+    path = PurePosixPath(urlsplit(place).path) if is_remote(place) else Path(place).absolute()
+    return tuple(part for part in path.parts if part != path.anchor)
+
+
+def once(places: Iterable[str]) -> list[str]:
+    """The places without those that are one of the others again."""
+    return list({place if is_remote(place) else os.path.realpath(place): place for place in places}.values())
+
+
+def find_places(given: str) -> list[str]:
+    """The recordings that one argument stands for, sorted by name with numbers as numbers.
+
+    Raises:
+        UnreadableTrace: nothing there, or it cannot be looked into.
+        BadUsage: no name; or fsspec, or what it needs for this kind of store, is not installed.
+    """
+    if not is_remote(given):
+        if not given.strip():
+            raise BadUsage("a trace without a name; give a file, folder, pattern or URL")
+        try:
+            return _find_files(given)
+        except OSError as error:
+            raise UnreadableTrace(f"{given}: {error.strerror or error}") from None
+    scheme = urlsplit(given).scheme.lower()
+    if scheme in WEB:
+        return [given]
+    store, path_in = _store(given)
+    try:
+        if any(c in path_in for c in PATTERN):
+            names = [str(name) for name in store.glob(path_in)]
+        elif store.isdir(path_in):
+            names = [str(name) for name in store.ls(path_in, detail=False)]
+            names = [name for name in names if name.endswith(TRACE_NAMES)]
+        else:
+            return [given]
+    except Exception as error:  # each store has its own errors
+        raise UnreadableTrace(f"{shown(given)}: cannot be listed: {_reason(error)}") from None
+    if not names:
+        raise UnreadableTrace(f"{shown(given)}: no traces there; expected names ending in {', '.join(TRACE_NAMES)}")
+    return [str(store.unstrip_protocol(name)) for name in sorted(names, key=lambda name: natural(PurePosixPath(name)))]
+
+
+def _find_files(given: str) -> list[str]:
+    path = Path(given if given != "-" else "/dev/stdin")
+    if any(c in given for c in PATTERN) and not path.exists():
+        found = sorted(_matching(given), key=natural)
+        if not found:
+            raise UnreadableTrace(f"{given}: nothing matches this pattern")
+        return [str(file) for one in found for file in (find_traces(one) if one.is_dir() else [one])]
+    return [str(file) for file in find_traces(path)]
+
+
+def _matching(pattern: str) -> Iterator[Path]:
+    """Paths that a pattern matches, from the first folder that is none itself."""
+    parts = Path(pattern).parts
+    fixed = next(i for i, part in enumerate(parts) if any(c in part for c in PATTERN))
+    return Path(*parts[:fixed]).glob(str(Path(*parts[fixed:])))
+
+
+def bytes_of(place: str) -> int | None:
+    """Size of a local recording; None where asking would cost a request."""
+    try:
+        return None if is_remote(place) else Path(place).stat().st_size
+    except OSError:
+        return None
+
+
+@contextmanager
+def local(place: str) -> Iterator[Path]:
+    """The recording as a file here; a copy of what lies elsewhere is gone afterwards.
+
+    Raises:
+        UnreadableTrace: it cannot be fetched.
+    """
+    if not is_remote(place):
+        yield Path(place)
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="advise-") as folder:
+        path = Path(folder) / (name_of(place) or "trace.json")
+        try:
+            _fetch(place, path)
+        except (UnreadableTrace, BadUsage):
+            raise
+        except Exception as error:  # each store has its own errors
+            raise UnreadableTrace(f"{shown(place)}: cannot be fetched: {_reason(error)}") from None
+        yield path
+
+
+def _fetch(place: str, path: Path) -> None:
+    if urlsplit(place).scheme.lower() in WEB:
+        from shutil import copyfileobj
+        from urllib.request import Request, urlopen
+
+        # Only what the user named, and only http(s).
+        with (
+            urlopen(Request(place, headers={"User-Agent": "advise"}), timeout=TIMEOUT_S) as answer,
+            path.open("wb") as file,
+        ):
+            copyfileobj(answer, file, 1 << 20)
+        return
+    store, name = _store(place)
+    store.get_file(name, str(path))
+
+
+def _store(place: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    try:
+        import fsspec
+    except ImportError:
+        raise BadUsage(f"{shown(place)}: object stores need fsspec: pip install 'gpu-trace-advisor[cluster]'") from None
+    try:
+        store, path = fsspec.core.url_to_fs(place)
+    except (ImportError, ValueError) as error:
+        raise BadUsage(f"{shown(place)}: {_reason(error)}") from None
+    return store, str(path)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without anything that may hold a credential."""
+    code = getattr(error, "code", None)
+    if isinstance(error, ImportError | FileNotFoundError | PermissionError):
+        return {"FileNotFoundError": "no such file", "PermissionError": "access denied"}.get(
+            type(error).__name__, str(error).splitlines()[0]
+        )
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, OSError) and reason.strerror:  # of a connection: the system's own words
+        return reason.strerror
+    return f"{type(error).__name__}{f' {code}' if isinstance(code, int) else ''}"

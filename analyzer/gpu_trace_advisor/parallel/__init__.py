@@ -1,0 +1,1 @@
+"""Recordings read here, in processes or on a cluster."""

@@ -1,0 +1,1 @@
+"""Efficiency tests in pytest."""

@@ -1,0 +1,1 @@
+"""Several ranks of one run: matched collectives, aligned clocks, who keeps whom waiting."""

@@ -1,0 +1,487 @@
+"""From the summaries of several ranks to a Run: matched, aligned, compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.ranks.clocks import Alignment, align
+from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF, POINT_TO_POINT, SYMMETRIC, bus_factor
+from gpu_trace_advisor.ranks.matching import Matched, match
+from gpu_trace_advisor.ranks.model import (
+    PHASES,
+    GroupRow,
+    Meeting,
+    Overlap,
+    Pipeline,
+    RankRow,
+    RankSummary,
+    Run,
+    Straggler,
+)
+from gpu_trace_advisor.ranks.stragglers import Arrivals, Late, late_ones, stragglers
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Note
+from gpu_trace_advisor.units import duration
+
+MEETINGS_KEPT = 256
+ARRIVALS_KEPT = 64  # ranks up to which every arrival is kept
+RANKS_NAMED = 64
+LATE_NAMED = 8
+BUSY_PHASES = ("compute", "communication")
+SKEW_SHOWN = 0.01  # of the wall
+APART_NS = 100_000  # what nobody leaves before all have come ends for all within this
+APART = 0.5  # … or this part of what it takes
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The summaries that belong together, each with its rank, and what is wrong with the others."""
+
+    summaries: tuple[RankSummary, ...]
+    ranks: tuple[int, ...]
+    world: int | None
+    missing: tuple[int, ...]
+    notes: tuple[Note, ...]
+
+
+def number(summaries: Sequence[RankSummary]) -> Numbered:
+    """Give every summary its rank: as recorded, else by the file's name, else in order. Strangers are left out.
+
+    Those of another world size than most, or with a rank that another one has already, are named in the notes.
+    """
+    notes: list[Note] = []
+    sizes = Counter(s.world for s in summaries if s.world is not None)
+    world = max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
+    strangers = [s for s in summaries if s.world not in (None, world)]
+    if strangers:
+        told = ", ".join(f"{s.file} ({s.world} ranks)" for s in strangers[:8])
+        notes.append(
+            Note(
+                "mixed-ranks",
+                f"of another job than the {world} ranks of the others, and not compared with them: {told}",
+                len(strangers),
+            )
+        )
+    taken: dict[int, RankSummary] = {}
+    nameless, doubled, beside = [], [], []
+    for summary in summaries:
+        if any(summary is stranger for stranger in strangers):
+            continue
+        same = [s for s in summaries if s.local == summary.local and s.rank == summary.rank]
+        meeting = [s for s in same if len(s.collectives)]
+        if summary.rank is not None and len(same) > 1 and len(meeting) == 1 and summary is not meeting[0]:
+            beside.append(summary)
+        elif summary.rank is None or (len(same) > 1 and len(meeting) != 1):
+            nameless.append(summary)
+        elif summary.rank in taken:
+            doubled.append(summary)
+        else:
+            taken[summary.rank] = summary
+    if beside:
+        told = ", ".join(f"device {s.device} of rank {s.rank}" for s in beside[:8]) + (" …" if len(beside) > 8 else "")
+        notes.append(
+            Note(
+                "devices-beside",
+                f"used beside the device that takes part in the rank's collectives, and not compared: {told}",
+                len(beside),
+            )
+        )
+    for summary in nameless:
+        taken[next(n for n in range(len(summaries) + 1) if n not in taken)] = summary
+    if doubled:
+        told = ", ".join(f"{s.file} (rank {s.rank})" for s in doubled[:8])
+        notes.append(
+            Note("duplicate-ranks", f"a rank that another recording is already: {told}; not compared", len(doubled))
+        )
+    if nameless and len({s.local for s in nameless}) > 1:
+        notes.append(
+            Note(
+                "rank-by-order",
+                "neither these recordings nor their names say which rank they are: numbered in order",
+                len(nameless),
+            )
+        )
+    ranks = tuple(sorted(taken))
+    missing = tuple(r for r in range(world) if r not in taken) if world is not None else ()
+    if missing and len(ranks) > 1:
+        told = ", ".join(map(str, missing[:RANKS_NAMED])) + (" …" if len(missing) > RANKS_NAMED else "")
+        notes.append(
+            Note(
+                "missing-ranks",
+                f"{len(missing)} of the job's {world} ranks have no recording: {told}; who waits for them cannot be told",
+                len(missing),
+            )
+        )
+    return Numbered(tuple(taken[r] for r in ranks), ranks, world, missing, tuple(notes))
+
+
+def find_run(summaries: Sequence[RankSummary]) -> Run | None:
+    """What comes of looking at all ranks together; None where there are not two of one run."""
+    numbered = number(summaries)
+    if len(numbered.summaries) < 2:
+        return None
+    matched = match(numbered.summaries)
+    alignment = align_ranks(numbered.summaries, matched)
+    return _Comparison(numbered, matched, alignment).run()
+
+
+def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:
+    """One clock for all ranks, from the ends of what was matched."""
+    symmetric = np.array([kind in SYMMETRIC for _, kind, _ in matched.keys], np.bool_)
+    if not symmetric[matched.key].any():  # exchanges between two end together as well, only less sharply
+        symmetric[:] = True
+    at = np.flatnonzero(symmetric[matched.key])
+    files = {name: i for i, name in enumerate(dict.fromkeys(s.local for s in summaries))}
+    return align(
+        matched.rank[at], matched.instance[at], matched.end_ns[at],
+        np.array([s.clock_ns is not None for s in summaries], np.bool_),
+        np.array([files[s.local] for s in summaries], np.int64),
+    )  # fmt: skip
+
+
+def clocks_of(summaries: Sequence[RankSummary]) -> Int64:
+    """[r] what the recordings themselves say that their times count from; 0 where they do not."""
+    return np.array([s.clock_ns or 0 for s in summaries], np.int64)
+
+
+class _Comparison:
+    """One run being looked at."""
+
+    def __init__(self, numbered: Numbered, matched: Matched, alignment: Alignment) -> None:
+        self.summaries, self.numbers, self.numbered = numbered.summaries, numbered.ranks, numbered
+        self.alignment = alignment
+        usable = alignment.possible[matched.rank]
+        at = np.flatnonzero(usable)
+        members = np.bincount(matched.instance[at], minlength=int(matched.instance.max()) + 1 if len(at) else 0)
+        at = at[members[matched.instance[at]] > 1]
+        _, instance = np.unique(matched.instance[at], return_inverse=True)
+        self.matched = replace(
+            matched, rank=matched.rank[at], at=matched.at[at], instance=instance.reshape(-1).astype(np.int64),
+            start_ns=matched.start_ns[at], end_ns=matched.end_ns[at], key=matched.key[at], number=matched.number[at],
+        )  # fmt: skip
+        m = self.matched
+        ranks = np.arange(len(self.summaries))
+        spans = np.array([(s.start_ns, s.end_ns) for s in self.summaries], np.int64).T + clocks_of(self.summaries)
+        self.origin = int(alignment.aligned(ranks, spans[0])[alignment.possible].min())
+        self.windows = [alignment.aligned(ranks, side) - self.origin for side in spans]
+        first = m.first
+        inside = m.column(self.summaries, "inside").astype(np.bool_)
+        begins = m.column(self.summaries, "first").astype(np.bool_)
+        all_inside = np.logical_and.reduceat(inside, first) if len(first) else first.astype(np.bool_)
+        self.opens: Bool = np.logical_or.reduceat(begins, first) if len(first) else first.astype(np.bool_)
+        self.inside: Bool = all_inside
+        phases = m.column(self.summaries, "phases_ns").reshape(-1, len(PHASES))
+        self.arrivals = Arrivals(
+            m.rank, m.instance, alignment.aligned(m.rank, m.start_ns) - self.origin,
+            alignment.aligned(m.rank, m.end_ns) - self.origin, phases,
+            m.column(self.summaries, "step"), all_inside & ~self.opens, first,
+            np.array([kind in SYMMETRIC for _, kind, _ in m.keys], np.bool_)[m.key[first]],
+        )  # fmt: skip
+        self.apart: Bool = _ends_apart(self.arrivals)
+        self.arrivals = replace(self.arrivals, charged=self.arrivals.charged & ~self.apart)
+        self.late: Late = late_ones(self.arrivals)
+        self.exposed = m.column(self.summaries, "exposed_ns")
+        self.bytes = m.column(self.summaries, "bytes")
+        self.inside_each = inside
+        self.stride = max(s.stride for s in self.summaries)
+
+    def run(self) -> Run:
+        alignment, summaries = self.alignment, self.summaries
+        waiting, moving = self._split()
+        rows = tuple(self._row(r, int(waiting[r]), int(moving[r])) for r in range(len(summaries)))
+        wall = int(np.median([s.end_ns - s.start_ns for s in summaries]))
+        steps = max((s.step_count for s in summaries), default=0)
+        found = stragglers(self.arrivals, self.late, self.numbers, wall, steps)
+        found = [self._with_cause(straggler) for straggler in found]
+        before = self.arrivals.last_ns - self.arrivals.earliest_ns
+        skew_before = int(before[self.opens].max()) if self.opens.any() else 0
+        periods = [s.step_ns for s in summaries if s.step_ns is not None]
+        errors = [e for e, ok in zip(alignment.error_ns.tolist(), alignment.possible.tolist(), strict=True) if ok]
+        return Run(
+            world=self.numbered.world,
+            rows=rows,
+            missing=self.numbered.missing[:RANKS_NAMED],
+            missing_count=len(self.numbered.missing),
+            origin_ns=self.origin - int((summaries[0].clock_ns or 0) + alignment.offset_ns[0]),
+            aligned=alignment.how,
+            offset_error_ns=max(errors) if errors and NONE not in errors else None,
+            matched=len(self.arrivals.first),
+            unmatched=self.matched.unmatched,
+            stride=self.stride,
+            meetings=self._meetings(),
+            groups=self._groups(),
+            stragglers=tuple(found),
+            skew_before_ns=skew_before,
+            waiting_ns=int(np.mean(waiting)),
+            moving_ns=int(np.mean(moving)),
+            step_range_ns=(min(periods), max(periods)) if periods else None,
+            pipeline=self._pipeline(waiting),
+            overlap=Overlap(None, int(np.median(moving)), "needs a replay of all ranks"),
+            notes=(*self.numbered.notes, *self._notes(skew_before)),
+        )
+
+    def _split(self) -> tuple[Int64, Int64]:
+        """[r] exposed communication in the window: waiting for others, and moving bytes.
+
+        What is hidden lies at a collective's beginning: the compute that was submitted before it goes on beside it.
+        """
+        a = self.arrivals
+        hidden = (a.end_ns - a.start_ns) - self.exposed
+        waits = np.clip(a.wait_ns - hidden, 0, self.exposed)
+        charged = self.inside_each & ~self.apart[a.instance]
+        ranks = len(self.summaries)
+        waiting, moving = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+        np.add.at(waiting, a.rank[charged], waits[charged])
+        np.add.at(moving, a.rank[charged], (self.exposed - waits)[charged])
+        return waiting * self.stride, moving * self.stride
+
+    def _row(self, r: int, waiting: int, moving: int) -> RankRow:
+        summary, a = self.summaries[r], self.arrivals
+        mine = (a.rank == r) & a.charged[a.instance]
+        last = (a.start_ns == a.last_ns[a.instance]) & mine & (self.late.cost_ns[a.instance] > 0)
+        error = int(self.alignment.error_ns[r])
+        return RankRow(
+            rank=self.numbers[r],
+            file=summary.file,
+            process=summary.process,
+            device=summary.device,
+            name=summary.name,
+            start_ns=int(self.windows[0][r]),
+            end_ns=int(self.windows[1][r]),
+            wall_ns=summary.end_ns - summary.start_ns,
+            step_ns=summary.step_ns,
+            compute_ns=summary.phases_ns[PHASES.index("compute")],
+            communication_ns=summary.phases_ns[PHASES.index("communication")],
+            waiting_ns=waiting,
+            moving_ns=moving,
+            late_ns=int(self.late.behind_ns[mine].sum()) * self.stride,
+            last=int(last.sum()) * self.stride,
+            offset_ns=int(self.alignment.offset_ns[r]),
+            offset_error_ns=None if error == NONE else error,
+            causes=summary.causes,
+            phases_ns=summary.phases_ns,
+        )
+
+    def _with_cause(self, straggler: Straggler) -> Straggler:
+        """With the cause of the attribution in which they exceed the others most, and a saving from the arrivals."""
+        slow = {i for i, n in enumerate(self.numbers) if n in straggler.ranks}
+        cause = ""
+        if straggler.phase and straggler.phase not in BUSY_PHASES:
+            names = {c for s in self.summaries for c, _ in s.causes if PHASE_OF.get(c, "host") == straggler.phase}
+            causes = [dict(s.causes) for s in self.summaries]
+            more = {
+                name: float(np.mean([causes[i].get(name, 0) for i in slow]))
+                - float(np.median([c.get(name, 0) for i, c in enumerate(causes) if i not in slow]))
+                for name in names - {"unmodelled", "exposed-copy", "memset", "exposed-communication"}
+            }
+            best = max(more, key=lambda name: more[name], default="")
+            cause = best if best and more[best] > 0 else ""
+        cost = straggler.cost_ns * self.stride
+        return replace(
+            straggler, cost_ns=cost, waited_ns=straggler.waited_ns * self.stride, cause=cause, saving_ns=(0, cost),
+            times=straggler.times * self.stride, of=straggler.of * self.stride,
+            phase_ns=straggler.phase_ns * self.stride,
+        )  # fmt: skip
+
+    def _meetings(self) -> tuple[Meeting, ...]:
+        a, m = self.arrivals, self.matched
+        if not len(a.first):
+            return ()
+        skew = a.last_ns - a.earliest_ns
+        order = np.argsort(-np.where(self.inside, skew + 1, 0), kind="stable")[:MEETINGS_KEPT]
+        transfer, members, ranks = a.transfer_ns, a.members, len(self.summaries)
+        found = []
+        for i in sorted(order.tolist(), key=lambda i: int(a.earliest_ns[i])):
+            low, count = int(a.first[i]), int(members[i])
+            mine = slice(low, low + count)
+            group, kind, size = m.keys[int(m.key[low])]
+            known = self.bytes[mine]
+            known = known[known > 0]
+            moved = int(np.median(known)) if len(known) else None
+            arrivals = np.full(ranks, NONE, np.int64)
+            arrivals[a.rank[mine]] = a.start_ns[mine] - a.earliest_ns[i]
+            flag = "" if a.charged[i] else "first" if self.opens[i] else "apart" if self.apart[i] else "outside"
+            found.append(
+                Meeting(
+                    group=group,
+                    kind=kind,
+                    number=int(m.number[low]),
+                    ranks=count,
+                    start_ns=int(a.earliest_ns[i]),
+                    end_ns=int(a.end_ns[mine].max()),
+                    skew_ns=int(skew[i]),
+                    transfer_ns=int(transfer[i]),
+                    bytes=moved,
+                    bus_bandwidth=_bandwidth(moved, int(transfer[i]), kind, size or count),
+                    late=tuple(self.numbers[r] for r in self.late.ranks[i][:LATE_NAMED]),
+                    cost_ns=int(self.late.cost_ns[i]) if a.charged[i] else 0,
+                    flag=flag,
+                    arrivals_ns=tuple(arrivals.tolist()) if ranks <= ARRIVALS_KEPT else (),
+                )
+            )
+        return tuple(found)
+
+    def _groups(self) -> tuple[GroupRow, ...]:
+        a, m = self.arrivals, self.matched
+        key = m.key[a.first] if len(a.first) else a.first
+        skew, transfer, members = a.last_ns - a.earliest_ns, a.transfer_ns, a.members
+        rows = []
+        for k in ascending(key).tolist():
+            mine = np.flatnonzero((key == k) & self.inside)
+            if not len(mine):
+                continue
+            group, kind, size = m.keys[k]
+            ranks = ascending(a.rank[np.isin(a.instance, mine)])
+            sizes = self.bytes[np.isin(a.instance, mine)]
+            sizes = sizes[sizes > 0]
+            moved = int(np.median(sizes)) if len(sizes) else None
+            speeds = [
+                speed
+                for i in mine.tolist()
+                if (speed := _bandwidth(_own(self.bytes, a, i), int(transfer[i]), kind, size or int(members[i])))
+            ]
+            first = self.summaries[int(ranks[0])]
+            rows.append(
+                GroupRow(
+                    group=group,
+                    kind=kind,
+                    ranks=len(ranks),
+                    count=len(mine) * self.stride,
+                    bytes=moved,
+                    transfer_ns=int(transfer[mine].sum()) * self.stride,
+                    skew_ns=int(np.median(skew[mine])),
+                    bus_bandwidth=float(np.median(speeds)) if speeds else None,
+                    link=first.link,
+                    link_name=first.link_name,
+                    matched_by="sequence" if m.by_sequence[k] else "order",
+                )
+            )
+        return tuple(sorted(rows, key=lambda row: -row.transfer_ns)[:RANKS_NAMED])
+
+    def _pipeline(self, waiting: Int64) -> Pipeline | None:
+        """Stages that hand work on: exchanges between neighbours, one pair a group of two."""
+        a, m = self.arrivals, self.matched
+        pairs = {
+            k: tuple(ascending(a.rank[m.key == k]).tolist())
+            for k, (_, kind, _) in enumerate(m.keys)
+            if kind in POINT_TO_POINT and (m.key == k).any()
+        }
+        neighbours: set[tuple[int, ...]] = {ranks for ranks in pairs.values() if len(ranks) == 2}
+        stages = _chain(neighbours)
+        if stages < 2 or len(neighbours) < 2:
+            return None
+        at = np.isin(m.key[a.first], [k for k, ranks in pairs.items() if ranks in neighbours]) & self.inside
+        hops = int(at.sum()) * self.stride
+        steps = max(max((s.step_count for s in self.summaries), default=0), 1)
+        micro = round(hops / (2 * (stages - 1) * steps)) or 1
+        walls = np.array([s.end_ns - s.start_ns for s in self.summaries], np.float64)
+        share = float(np.mean(waiting / walls))
+        expected = (stages - 1) / (micro + stages - 1)
+        return Pipeline(stages, micro, share, expected, int(np.mean(waiting) / steps))
+
+    def _notes(self, skew_before: int) -> list[Note]:
+        """What limits the comparison."""
+        alignment, names = self.alignment, self.numbers
+        told: list[tuple[str, int, str]] = []
+        lost = np.flatnonzero(~alignment.possible).tolist()
+        if lost:
+            who = ", ".join(str(names[r]) for r in lost[:RANKS_NAMED])
+            told.append(
+                ("not-aligned", len(lost), f"ranks {who} cannot be put on one clock with the others: the recordings have no "
+                 "common clock and no collective in common; their arrivals are not compared")
+            )  # fmt: skip
+        moved = (alignment.offset_ns != 0) & ~alignment.by_clock & alignment.possible
+        clocked = [r for r in np.flatnonzero(moved).tolist() if self.summaries[r].clock_ns is not None]
+        if clocked:
+            most = max(clocked, key=lambda r: abs(int(alignment.offset_ns[r])))
+            by, error = int(alignment.offset_ns[most]) / 1e6, int(alignment.error_ns[most]) / 1e3
+            told.append(
+                ("rank-clocks", len(clocked), f"the clocks of {len(clocked)} ranks were corrected by the ends of their "
+                 f"collectives, rank {names[most]} by {by:+,.3f} ms (error {error:,.1f} µs)")
+            )  # fmt: skip
+        drifting = np.flatnonzero(alignment.drift)
+        if len(drifting):
+            apart = [
+                alignment.drift[r] * (self.summaries[r].end_ns - self.summaries[r].start_ns) / 1e3 for r in drifting
+            ]
+            most = int(np.argmax(np.abs(apart)))
+            told.append(
+                ("rank-drift", len(drifting), f"the clocks of {len(drifting)} ranks run at another speed, that of rank "
+                 f"{names[drifting[most]]} by {apart[most]:+,.1f} µs over its window; corrected by the ends of their collectives")
+            )  # fmt: skip
+        if not len(self.arrivals.first):
+            told.append(
+                ("no-collectives", 1, "no collective of two ranks could be matched: the ranks are shown side by side, who "
+                 "waits for whom is unknown")
+            )  # fmt: skip
+        elif not all(self.matched.by_sequence):
+            told.append(
+                ("matched-by-order", len(self.arrivals.first), "collectives without sequence numbers were matched by group or "
+                 "stream, kind and order")
+            )  # fmt: skip
+        if self.matched.unmatched:
+            text = "collectives that some ranks of their group do not have"
+            told.append(("unmatched-collectives", self.matched.unmatched, text))
+        if self.apart.any():
+            told.append(
+                ("apart-collectives", int(self.apart.sum()), f"{int(self.apart.sum())} of {len(self.apart)} collectives do not "
+                 "end together on their ranks: groups that the recordings do not name, or clocks that jump; who waits for whom "
+                 "in them is unknown")
+            )  # fmt: skip
+        wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
+        if skew_before > SKEW_SHOWN * wall:
+            told.append(
+                ("skew-before", 1, f"the ranks come up to {duration(skew_before)} apart to the first collective of a group: "
+                 "that comes from before the recording and is charged to nobody")
+            )  # fmt: skip
+        if self.stride > 1:
+            text = f"one collective in {self.stride} of each kind was looked at; sums are scaled up"
+            told.append(("sampled-collectives", self.stride, text))
+        return [Note(code, message, count) for code, count, message in told]
+
+
+def _ends_apart(a: Arrivals) -> Bool:
+    """[i] what should end for all ranks at once and does not: it is not one collective, or not on one clock."""
+    if not len(a.first):
+        return np.zeros(0, np.bool_)
+    spread = np.maximum.reduceat(a.end_ns, a.first) - np.minimum.reduceat(a.end_ns, a.first)
+    return np.asarray(a.together & (spread > np.maximum(APART_NS, APART * a.transfer_ns)))
+
+
+def _own(sizes: Int64, a: Arrivals, instance: int) -> int | None:
+    low = int(a.first[instance])
+    known = sizes[low : low + int(a.members[instance])]
+    known = known[known > 0]
+    return int(np.median(known)) if len(known) else None
+
+
+def _bandwidth(moved: int | None, ns: int, kind: str, ranks: int) -> float | None:
+    if moved is None or ns <= 0 or ranks < 2:
+        return None
+    return moved * bus_factor(kind, ranks) / ns * 1e9
+
+
+def _chain(pairs: set[tuple[int, ...]]) -> int:
+    """Ranks in the longest chain of neighbours."""
+    neighbours: dict[int, set[int]] = {}
+    for a, b in pairs:
+        neighbours.setdefault(a, set()).add(b)
+        neighbours.setdefault(b, set()).add(a)
+    seen: set[int] = set()
+    longest = 0
+    for start in sorted(neighbours):
+        stack, size = [start], 0
+        while stack:
+            rank = stack.pop()
+            if rank in seen:
+                continue
+            seen.add(rank)
+            size += 1
+            stack += neighbours[rank] - seen
+        longest = max(longest, size)
+    return longest

@@ -1,0 +1,1 @@
+"""What is known without a recording: the documents' claims and the devices."""

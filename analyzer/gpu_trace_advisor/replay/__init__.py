@@ -1,0 +1,1 @@
+"""The timeline played again, as it was and with changes."""

@@ -1,0 +1,116 @@
+"""The ranks of a run beside each other, for the terminal: who keeps whom waiting, how long, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpu_trace_advisor.ranks.model import Run, Straggler
+from gpu_trace_advisor.ranks.stragglers import WORTH
+from gpu_trace_advisor.report.text.terminal import Page, clean
+from gpu_trace_advisor.units import between, duration, percent
+
+RANKS_SHOWN = 16
+IN_WORDS = {
+    "dataloader": "loading data",
+    "compute": "computing",
+    "communication": "communicating in another group",
+    "copies": "copying",
+    "host": "launching and other host work",
+    "stalls": "allocating, loading modules, compiling",
+    "profiler": "the profiler",
+    "unknown": "host work that was not recorded",
+}
+ALIGNED = {
+    "clock": "by their clocks, which no collective could check",
+    "clock and collectives": "by their clocks, checked with the ends of their collectives",
+    "collectives": "by the ends of their collectives",
+    "one recording": "by the one clock of their recording",
+    "not": "not at all",
+}
+
+
+def ranks(page: Page, run: Run, *, listed: bool) -> None:
+    """The section about the ranks; with their table where the devices are not all `listed` elsewhere."""
+    page.head("RANKS", _scope(run))
+    if not listed:
+        _table(page, run)
+    for line in lines(run):
+        page.prose(line, "    ", first="  ")
+    error = f", to {duration(run.offset_error_ns)}" if run.offset_error_ns else ""
+    page.prose(f"Their times are aligned {ALIGNED[run.aligned]}{error}.", "  ", "dim")
+
+
+def _scope(run: Run) -> str:
+    count = f"{len(run.rows)} of {run.world}" if run.world and run.world != len(run.rows) else f"{len(run.rows)}"
+    return f"{count}; {run.matched:,} collectives matched"
+
+
+def _table(page: Page, run: Run) -> None:
+    first = sorted(run.rows, key=lambda row: -row.late_ns)[:RANKS_SHOWN]
+    page.table(
+        [
+            (
+                f"rank {row.rank}", duration(row.wall_ns), duration(row.step_ns) if row.step_ns else "–",
+                duration(row.compute_ns), duration(row.waiting_ns), duration(row.moving_ns), duration(row.late_ns),
+            )
+            for row in sorted(first, key=lambda row: row.rank)
+        ],
+        ("", "wall", "step", "compute", "waiting", "moving", "late"),
+    )  # fmt: skip
+    if len(run.rows) > RANKS_SHOWN:
+        page.prose(
+            f"The {RANKS_SHOWN} that come latest; {len(run.rows) - RANKS_SHOWN:,} more are in the JSON.", "  ", "dim"
+        )
+
+
+def lines(run: Run) -> Iterator[str]:
+    """What is to be said, most important first."""
+    for straggler in run.stragglers[:3]:
+        yield _straggler(straggler)
+    if any(note.code == "apart-collectives" for note in run.notes):
+        yield "Who keeps whom waiting is unknown in part: some collectives do not end together on their ranks."
+    elif run.matched and not run.stragglers:
+        turns = run.waiting_ns > WORTH * min(row.wall_ns for row in run.rows)
+        yield (
+            "The ranks take turns in coming last: none keeps the others waiting much longer than they keep it."
+            if turns
+            else "No rank keeps the others waiting for more than 1 % of the wall."
+        )
+    if run.matched:
+        yield (
+            f"Of exposed communication the mean rank waits {duration(run.waiting_ns)} for others to come and moves bytes for "
+            f"{duration(run.moving_ns)}."
+        )
+    if run.overlap is not None and run.overlap.saving_ns is not None and run.overlap.saving_ns[1] > 0:
+        yield f"Collectives beside compute would save the whole job {between(run.overlap.saving_ns)} (replay of all ranks)."
+    if run.pipeline is not None:
+        p = run.pipeline
+        yield (
+            f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {percent(p.bubble)} of the time "
+            f"for each other; (p − 1) / (m + p − 1) is {percent(p.expected)}."
+        )
+    if run.step_range_ns is not None:
+        low, high = run.step_range_ns
+        if high > 1.05 * low:
+            yield f"Median steps of the ranks last {duration(low)} to {duration(high)}."
+
+
+def _straggler(straggler: Straggler) -> str:
+    one = len(straggler.ranks) == 1
+    shown = ", ".join(map(str, straggler.ranks[:8])) + (" …" if len(straggler.ranks) > 8 else "")
+    who = f"Rank {shown} keeps" if one else f"Ranks {shown} keep"
+    text = (
+        f"{who} the others waiting: last to {straggler.times:,} of {straggler.of:,} collectives, which begin "
+        f"{duration(straggler.cost_ns)} later for "
+        f"{'it' if one else 'them'}; the others wait {duration(straggler.waited_ns)} in all"
+    )
+    if straggler.of_steps > 1:
+        text += f", in {straggler.steps} of {straggler.of_steps} steps"
+    if straggler.phase:
+        cause = f" ({clean(straggler.cause)})" if straggler.cause and straggler.cause != straggler.phase else ""
+        text += f". What takes longer: {IN_WORDS[straggler.phase]}{cause}, {duration(straggler.phase_ns)}"
+    else:
+        text += ". No single cause explains most of it"
+    if straggler.saving_ns is not None and straggler.how == "replay":
+        text += f". As fast as the others: {between(straggler.saving_ns)} less for the whole job"
+    return text + "."

@@ -1,0 +1,51 @@
+"""The pages of rules: what `advise --list-rules` and `advise --explain RULE` print."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from gpu_trace_advisor.reference.facts import documents, fact
+from gpu_trace_advisor.rulekit.rule import Rule
+
+
+def rule_list(rules: Sequence[Rule]) -> str:
+    """One line a rule."""
+    size = max((len(rule.id) for rule in rules), default=0)
+    return "".join(f"{rule.id:<{size}}  {rule.title}\n" for rule in rules)
+
+
+def rule_page(rule: Rule, width: int) -> str:
+    """A rule's page, its cases as drawings, and the claims it rests on."""
+    parts = [f"{rule.id}: {rule.title}", *(_filled(text, width) for text in rule.page.split("\n\n"))]
+    if rule.needs:
+        parts.append(f"Needs: {', '.join(rule.needs)}.")
+    if rule.phases:
+        parts.append(_filled(f"Only for {' and '.join(rule.phases)}: {fact(rule.because).says}", width))
+    for title, drawings in (("It fires", rule.fires), ("It stays quiet", rule.quiet), ("Known failures", rule.misses)):
+        parts += [f"{title}:\n\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}" for text in drawings]
+    if rule.fires:
+        how_to = "python -m pydoc gpu_trace_advisor.rulekit.drawing"
+        reading = f"One character is 1 µs unless a drawing has a scale; {how_to} says how to read them."
+        parts.append(_filled(reading, width))
+    parts += [_source(key, width) for key in rule.cites]
+    return "\n\n".join(parts) + "\n"
+
+
+def _source(key: str, width: int) -> str:
+    """A claim with its document and section, and what is right where the document errs."""
+    claim = fact(key)
+    lines = [f"[{key}] {documents()[claim.document]}, section {claim.section}:", f"  {claim.says}"]
+    lines += [f"  {name} = {quantity}" for name, quantity in claim.claimed.items()]
+    if claim.correction:
+        lines.append(f"  Corrected, {claim.correction}")
+        lines += [f"  used instead: {name} = {quantity}" for name, quantity in claim.right.items()]
+    return "\n".join(_filled(line, width) for line in lines)
+
+
+def _filled(text: str, width: int) -> str:
+    indent = " " * (len(text) - len(text.lstrip()))
+    return textwrap.fill(
+        " ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent + "  " * bool(indent),
+        break_on_hyphens=False,
+    )  # fmt: skip

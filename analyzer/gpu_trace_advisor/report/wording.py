@@ -1,0 +1,170 @@
+"""What causes, recorders, counts and times are called in every report."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from gpu_trace_advisor.advice.model import DeviceAdvice
+from gpu_trace_advisor.analysis.summary import CopyTime, KernelTime, OwnerTime
+from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.report.text.terminal import clean
+from gpu_trace_advisor.trace.kernel_names import readable
+from gpu_trace_advisor.units import share
+
+LABELS = {
+    "ideal": "kernels at their roofline",
+    "tail": "last waves half empty",
+    "ramp": "kernels starting up",
+    "activation-traffic": "avoidable intermediates",
+    "inefficiency": "kernels below their roofline",
+    "unmodelled": "kernels",
+    "exposed-communication": "exposed communication",
+    "exposed-copy": "exposed copies",
+    "memset": "exposed memory sets",
+    "dataloader": "data loader",
+    "host-sync": "drained by synchronisations",
+    "dependency-wait": "stream dependencies",
+    "framework": "host preparing operators",
+    "python": "host running Python",
+    "launch-call": "host inside launch calls",
+    "launch-latency": "launches on their way",
+    "queued-gap": "between queued operations",
+    "copy-staging": "staging of copies",
+    "allocator": "memory allocation",
+    "module-load": "loading modules",
+    "compile": "compiling",
+    "garbage-collection": "garbage collection",
+    "profiler": "the profiler itself",
+    "host-unknown": "host work not recorded",
+    "device-unknown": "GPU wait not recorded",
+}
+GROUPS = {
+    "kernel-time": "kernels",
+    "useful": "useful work",
+    "kernel-inefficiency": "kernels below their roofline",
+    "memory-bubbles": "kernels starting up",
+    "activation-round-trips": "avoidable intermediates",
+    "communication": "communication",
+    "copies": "copies",
+    "dataloader-gaps": "data loader",
+    "implicit-barriers": "synchronisation",
+    "launch-overhead": "launch overhead",
+    "host-stalls": "host stalls",
+    "profiler": "profiler",
+    "unattributed": "not recorded",
+}
+SMALL = 0.001  # causes below this share of the wall share a line
+FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
+
+
+def sides_of(device: DeviceAdvice) -> str:
+    """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
+    told = (
+        (device.idle_host_ns, "before the launch (host)"),
+        (device.idle_submitted_ns, "after it (submitted)"),
+        (device.idle_unlinked_ns, "with no launch known (unlinked)"),
+    )
+    return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
+
+
+def label_of(item: Item) -> str:
+    """A cause as a row of a table calls it, with what its detail adds."""
+    if item.cause == "exposed-copy" and item.detail:
+        return f"exposed copies {item.detail}"
+    if item.cause == "host-sync" and item.detail == "blocking copy":
+        return "drained by blocking copies"
+    return LABELS.get(item.cause, item.cause)
+
+
+def short_evidence(name: str) -> str:
+    """A host record's name; of a path, the last folders."""
+    name = clean(name)
+    head, slash, tail = name.rpartition("/")
+    if slash and ".py(" in tail:
+        name = "/".join([*head.split("/")[-1:], tail])
+    return cut(name.split("#")[-1] if "#_" in name else name, 60)
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most `width` characters; a cut one ends in `…`."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def by_class(modules: Sequence[OwnerTime]) -> list[OwnerTime]:
+    """Modules of one class together: `Linear_0` and `Linear_1` are `Linear`."""
+    merged: dict[str, list[OwnerTime]] = defaultdict(list)
+    for module in modules:
+        merged[re.sub(r"_\d+$", "", module.name)].append(module)
+    found = [
+        OwnerTime(name, sum(m.calls for m in same), sum(m.kernels for m in same), sum(m.ns for m in same))
+        for name, same in merged.items()
+    ]
+    return sorted(found, key=lambda module: (-module.ns, module.name))
+
+
+def variants(kernels: Sequence[KernelTime], width: int) -> list[tuple[str, KernelTime]]:
+    """Kernels that differ in template arguments only, together, under a readable name."""
+    alike: dict[tuple[str, str], list[KernelTime]] = defaultdict(list)
+    for kernel in kernels:
+        alike[clean(readable(kernel.name, width)), kernel.kernel_class].append(kernel)
+    found = []
+    for (name, cls), same in alike.items():
+        more = f" ({len(same)} variants)" if len(same) > 1 else ""
+        found.append((name + more, KernelTime(name, cls, sum(k.calls for k in same), sum(k.ns for k in same))))
+    return sorted(found, key=lambda pair: (-pair[1].ns, pair[0]))
+
+
+def moved(copy: CopyTime) -> str:
+    """Bytes in decimal units, as bandwidth counts them."""
+    if copy.bytes is None:
+        return "unknown"
+    for unit, one in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if copy.bytes >= one:
+            return f"{copy.bytes / one:,.1f} {unit}"
+    return f"{copy.bytes} B"
+
+
+def bandwidth(copy: CopyTime) -> str:
+    """GB/s, which are bytes/ns."""
+    if copy.bytes is None or copy.ns <= 0:
+        return "unknown"
+    speed = copy.bytes / copy.ns
+    return f"{speed:,.1f}" if speed >= 0.1 else "<0.1"
+
+
+def waits_of(device: DeviceAdvice) -> str:
+    """What the host waited in, counted; continues "The host waited in"."""
+    told = [
+        count_of(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
+        count_of(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
+    ]
+    allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
+    return " and ".join(told) + allocated
+
+
+def count_of(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def decimals(whole_ns: int) -> int:
+    """How many decimals of a millisecond say something beside this whole."""
+    return 1 if whole_ns >= 100_000_000 else 2 if whole_ns >= 10_000_000 else 3
+
+
+def ms(ns: int, places: int) -> str:
+    """Milliseconds for a column; what is there is never 0."""
+    if 0 < ns < 10 ** (6 - places) / 2:
+        return f"<{10**-places:.{places}f}"
+    return f"{ns / 1e6:,.{places}f}"
+
+
+def share_of(part: float) -> str:
+    """A share given as a fraction; several threads may exceed 100 %."""
+    return share(round(part * 1_000_000), 1_000_000)
+
+
+def shown_of(count: int, everything: Sequence[object]) -> str:
+    """How a table says that it does not show everything."""
+    return f"{count} of {len(everything)}; " if len(everything) > count else ""

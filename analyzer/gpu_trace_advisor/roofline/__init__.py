@@ -1,0 +1,1 @@
+"""What each operator had to compute and move, and how long that takes at best."""

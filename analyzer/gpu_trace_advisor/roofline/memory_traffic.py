@@ -1,0 +1,220 @@
+"""Compulsory bytes of memory-bound operators: elementwise, copies, reductions, norms, softmax, look-ups, optimizers.
+
+Their few FLOPs are counted a handful an element; they never bind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from gpu_trace_advisor.roofline.flops import Cost
+from gpu_trace_advisor.trace.operator_shapes import BYTES, Call, Tensor, broadcast, promote
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+UNARY = _words(
+    "abs acos asin atan ceil clamp clamp_min clamp_max cos erf exp exp2 expm1 floor frac gelu hardsigmoid hardswish "
+    "hardtanh elu leaky_relu log log10 log1p log2 logical_not mish neg pow reciprocal relu rsqrt round sigmoid sign "
+    "silu sin softplus sqrt square tan tanh trunc bitwise_not isnan isinf isfinite nan_to_num threshold logit"
+)
+BINARY = _words(
+    "add sub rsub mul div remainder fmod maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor "
+    "bitwise_and bitwise_or bitwise_xor atan2 threshold_backward gelu_backward silu_backward sigmoid_backward "
+    "tanh_backward mse_loss hardswish_backward hardtanh_backward leaky_relu_backward elu_backward masked_fill prelu "
+    "floor_divide xlogy hypot"
+)
+TERNARY = _words("addcmul addcdiv lerp where mse_loss_backward smooth_l1_loss_backward")
+TRUTHS = frozenset(_words("eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan isinf isfinite"))
+REDUCTIONS = _words("sum mean amax amin max min argmax argmin prod all any norm linalg_vector_norm var std logsumexp")
+
+
+def elementwise(arity: int, truth: bool = False) -> Callable[[Call], Cost | None]:
+    """The first `arity` arguments in, one result of their broadcast shape and common type, or of bools where it is a
+    `truth`; what follows are numbers or the output."""
+
+    def cost(call: Call) -> Cost | None:
+        inputs = [tensor for i in range(arity) if (tensor := call.tensor(i)) is not None]
+        if not inputs:
+            return None
+        shape, dtype = broadcast(inputs), "bool" if truth else promote(inputs)
+        return _memory("elementwise", inputs, shape, prod(shape) * BYTES[dtype])
+
+    return cost
+
+
+def in_place(arity: int) -> Callable[[Call], Cost | None]:
+    """As `elementwise`, the result over the first argument."""
+
+    def cost(call: Call) -> Cost | None:
+        target = call.tensor(0)
+        inputs = [tensor for i in range(arity) if (tensor := call.tensor(i)) is not None]
+        return _memory("elementwise", inputs, target.shape, target.bytes) if target else None
+
+    return cost
+
+
+def foreach(arity: int) -> Callable[[Call], Cost | None]:
+    """`_foreach_…` over lists: each list read, the first one's size written."""
+
+    def cost(call: Call) -> Cost | None:
+        lists = [tensors for tensors in call.arguments[:arity] if tensors]
+        if not lists:
+            return None
+        read, written = sum(t.bytes for tensors in lists for t in tensors), sum(t.bytes for t in lists[0])
+        elements = sum(t.elements for t in lists[0])
+        return Cost("optimizer", float(elements * arity), float(read + written), lists[0][0].dtype, several=True)
+
+    return cost
+
+
+def fused_optimizer(states: int) -> Callable[[Call], Cost | None]:
+    """Parameters, gradients and `states` lists read; parameters and states written."""
+
+    def cost(call: Call) -> Cost | None:
+        lists = call.arguments[: 2 + states]
+        if len(lists) < 2 + states or not all(lists[:2]):
+            return None
+        sizes = [sum(t.bytes for t in tensors) for tensors in lists]
+        elements = sum(t.elements for t in lists[0])
+        moved = 2 * sum(sizes) - sizes[1]
+        return Cost("optimizer", 10.0 * elements, float(moved), lists[0][0].dtype, several=True)
+
+    return cost
+
+
+def copy(call: Call) -> Cost | None:
+    """To, from: reads one, writes the other."""
+    found = call.tensors(0, 1)
+    return _memory("copy", found[1:], found[0].shape, found[0].bytes) if found else None
+
+
+def duplicate(call: Call) -> Cost | None:
+    """A result of the same shape and type: clone, contiguous."""
+    x = call.tensor(0)
+    return _memory("copy", [x], x.shape, x.elements * BYTES[x.dtype]) if x else None
+
+
+def fill(call: Call) -> Cost | None:
+    """Writes only."""
+    x = call.tensor(0)
+    return _memory("elementwise", [], x.shape, x.bytes) if x else None
+
+
+def concatenate(call: Call) -> Cost | None:
+    """A list in, the same bytes out."""
+    parts = call.arguments[0] if call.arguments else ()
+    if not parts:
+        return None
+    read, written = sum(t.bytes for t in parts), sum(t.elements * BYTES[t.dtype] for t in parts)
+    return Cost("copy", 0.0, float(read + written), parts[0].dtype, written=float(written))
+
+
+def reduction(call: Call) -> Cost | None:
+    """Reads its input; the result is smaller and not counted."""
+    x = call.tensor(0)
+    return (
+        Cost("reduction", float(x.elements), float(x.bytes), x.dtype, reads=((x.shape, float(x.bytes)),)) if x else None
+    )
+
+
+def same_shape(family: str, *read: int, at: int = 0, work: float = 5.0) -> Callable[[Call], Cost | None]:
+    """The tensors at `read` in (the first also where `read` is empty), a result like the tensor `at` out."""
+
+    def cost(call: Call) -> Cost | None:
+        inputs, like = call.tensors(*(read or (0,))), call.tensor(at)
+        if not inputs or not like:
+            return None
+        return _memory(family, inputs, like.shape, like.elements * BYTES[like.dtype], work)
+
+    return cost
+
+
+def add_norm(call: Call) -> Cost | None:
+    """x and residual, both read and written (vLLM's fused_add_rms_norm)."""
+    found = call.tensors(0, 1)
+    if not found:
+        return None
+    moved = float(sum(t.bytes for t in found))
+    reads = tuple((t.shape, float(t.bytes)) for t in found)
+    return Cost("normalization", 6.0 * found[0].elements, 2 * moved, found[0].dtype, result=found[0].shape,
+                written=float(found[0].bytes), reads=reads)  # fmt: skip
+
+
+def dropout(call: Call) -> Cost | None:
+    """A result like the input, and a mask of one byte an element."""
+    x = call.tensor(0)
+    if not x:
+        return None
+    return Cost("elementwise", float(x.elements), float(x.bytes + x.elements * (BYTES[x.dtype] + 1)), x.dtype,
+                result=x.shape, written=float(x.bytes), reads=((x.shape, float(x.bytes)),))  # fmt: skip
+
+
+def rows_of_table(index: int, dimension: int | None = None) -> Callable[[Call], Cost | None]:
+    """Rows of a table [V,…] picked by an index: reads the rows and the index, writes the rows.
+
+    `dimension` is the argument that names the dimension; only the first one is known to be rows.
+    """
+
+    def cost(call: Call) -> Cost | None:
+        found = call.tensors(0, index)
+        if not found or (dimension is not None and call.number(dimension) != 0) or not found[0].shape:
+            return None
+        table, picks = found
+        row = prod(table.shape[1:]) * BYTES[table.dtype]
+        written = float(picks.elements * row)
+        # Rows picked twice may come from the cache: no more is compulsory than the table.
+        return Cost(
+            "embedding", 0.0, min(written, float(table.bytes)) + written + picks.bytes, table.dtype, written=written
+        )
+
+    return cost
+
+
+def gather(call: Call) -> Cost | None:
+    """self, dim, index: one element for each of the index."""
+    found = call.tensors(0, 2)
+    if not found:
+        return None
+    size = BYTES[found[0].dtype]
+    moved = min(found[1].elements * size, found[0].bytes) + found[1].elements * size + found[1].bytes
+    return Cost("embedding", 0.0, float(moved), found[0].dtype)
+
+
+def embedding_backward(call: Call) -> Cost | None:
+    """gradient[…,D], index, rows V: reads the gradient, writes the table."""
+    gradient, rows = call.tensor(0), call.number(2)
+    if not gradient or rows is None or not gradient.shape:
+        return None
+    moved = float(gradient.bytes + rows * gradient.shape[-1] * BYTES[gradient.dtype])
+    return Cost("embedding", float(gradient.elements), moved, gradient.dtype, several=True)
+
+
+def nll_backward(call: Call) -> Cost | None:
+    """gradient, x[N,C], target: writes a gradient like x."""
+    x = call.tensor(1)
+    return _memory("reduction", [], x.shape, x.elements * BYTES[x.dtype]) if x else None
+
+
+def generated(call: Call) -> Cost | None:
+    """A kernel that the compiler wrote, called with all its buffers: each is touched once, as far as its elements go.
+
+    The last arguments are its numbers of elements; without them nothing is known.
+    """
+    sizes = [int(text) for text in call.concrete if text.isdigit()]
+    tensors = call.all
+    if not sizes or not tensors:
+        return None
+    total = prod(sizes)
+    moved = float(sum(min(t.stored, total) * BYTES[t.dtype] for t in tensors))
+    return Cost("generated", float(total), moved, promote(tensors))
+
+
+def _memory(family: str, inputs: Sequence[Tensor], shape: tuple[int, ...], written: float, work: float = 1.0) -> Cost:
+    read = float(sum(t.bytes for t in inputs))
+    dtype = promote(inputs) if inputs else "fp32"
+    reads = tuple((t.shape, float(t.bytes)) for t in inputs)
+    return Cost(family, work * prod(shape), read + written, dtype, result=shape, written=float(written), reads=reads)

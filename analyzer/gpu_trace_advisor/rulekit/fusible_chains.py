@@ -1,0 +1,85 @@
+"""Runs of memory-bound kernels that follow each other on a stream: what fusion could make one kernel of."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import grouped
+from gpu_trace_advisor.rulekit.training_passes import in_optimizer
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
+from gpu_trace_advisor.trace.lookup import distinct_rows, named
+from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Kind
+
+LIGHT = frozenset({"elementwise", "normalization", "softmax", "reduction", "copy", "random"})
+"""Classes of kernels that move data and hardly compute."""
+
+FUSED_ALREADY = ("triton", "fused", "liger", "apex", "multi_tensor_apply", "cuapplylayernorm")
+FEWEST = 3  # kernels of a chain: a pair is often one operator and its cast
+MOST = 6  # … and at most: longer chains hardly ever share one iteration space, so they are cut
+
+
+@lru_cache(maxsize=100_000)
+def is_light(name: str) -> bool:
+    """A memory-bound kernel that nobody fused yet."""
+    lower = name.lower()
+    return kernel_class(name) in LIGHT and not any(word in lower for word in FUSED_ALREADY)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The same kernels one after the other, wherever they occur."""
+
+    names: tuple[str, ...]
+    places: Int64
+    """[occurrences, kernels] operations (index into the timeline)."""
+    ns: int
+    """Time of all of them."""
+
+
+def chains(view: DeviceWindow) -> list[Chain]:
+    """The chains of the window, most time first."""
+    timeline, trace = view.timeline, view.trace
+    on = view.operations[timeline.is_kernel[view.operations] & ~timeline.node[view.operations]]
+    on = on[~in_optimizer(view, on)]  # what to do about those is not to fuse operators
+    on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
+    names = trace.name_code[timeline.row[on]]
+    start, count = _light_runs(named(trace, names, is_light), timeline.stream[on])
+    member = np.arange(MOST)
+    codes = np.where(member < count[:, None], names[np.minimum(start[:, None] + member, len(on) - 1)], NONE)
+    kinds, kind = distinct_rows(list(codes.T))
+    recorded = bool((trace.kind == Kind.OPERATOR).any())
+    found = []
+    for row, which in sorted(zip(kinds, grouped(kind, len(kinds)), strict=True), key=lambda pair: int(pair[1][0])):
+        kernels = [code for code in row if code != NONE]
+        if recorded or len(set(kernels)) > 1:  # one kernel again and again may be a program of its own
+            places = on[start[which, None] + member[: len(kernels)]]
+            told = tuple(readable(trace.names[code]) for code in kernels)
+            found.append(Chain(told, places, int(timeline.length[places].sum())))
+    return sorted(found, key=lambda chain: -chain.ns)
+
+
+def _light_runs(light: Bool, stream: Int64) -> tuple[Int64, Int64]:
+    """Where runs of light kernels begin among kernels by stream and start, and of how many each is: FEWEST to MOST."""
+    joined = light[1:] & light[:-1] & (stream[1:] == stream[:-1])
+    first = np.flatnonzero(light & ~np.concatenate([[False], joined]))
+    last = np.flatnonzero(light & ~np.concatenate([joined, [False]]))
+    parts = (last - first) // MOST + 1
+    begun = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    start = np.repeat(first, parts) + MOST * begun
+    count = np.minimum(np.repeat(last, parts) - start + 1, MOST)
+    return start[count >= FEWEST], count[count >= FEWEST]
+
+
+def operators_of(view: DeviceWindow, operations: Int64) -> list[str]:
+    """The operators that launched these operations, in order, repetitions in a row once."""
+    timeline = view.timeline
+    told: list[str] = []
+    for launch in timeline.launch[operations].tolist():
+        row = int(timeline.host.operator[launch]) if launch != NONE else NONE
+        if row != NONE and (not told or told[-1] != view.trace.label(row)):
+            told.append(view.trace.label(row))
+    return told

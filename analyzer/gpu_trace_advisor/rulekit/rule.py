@@ -1,0 +1,259 @@
+"""Rule, Claim (what a rule says of a device) and Finding (a priced claim).
+
+A rule is a function of a DeviceWindow that yields Claims; ranking prices them by replay and makes Findings.
+`gpu_trace_advisor.rules` says how to write one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import field
+
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.facts import documents, fact
+from gpu_trace_advisor.replay.fixes import Fix
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.model import Kind
+from gpu_trace_advisor.units import percent
+
+GRADES = ("measured", "modelled", "assumed")
+"""From strong to weak; a finding has the grade of its weakest input."""
+
+WORTH = 0.01  # of the wall: below it a run's own noise is as large, and a list of crumbs helps nobody
+LINKED = 0.5  # share of operations with a launch call from which launches can be judged at all
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Events that a claim rests on."""
+
+    what: str
+    count: int
+    ns: int | None = None
+    """Their time, where that says something."""
+    at_ms: tuple[float, ...] = ()
+    """Where the first of them are, from the trace's first event."""
+    python: str = ""
+    """The user's line behind the first of them, where stacks were recorded."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a rule says of one device."""
+
+    message: str
+    """What is so, with its numbers."""
+    ns: int
+    """Wall time of the window that it is about."""
+    how: str
+    """What to do, in one or two sentences, for the framework that the trace shows."""
+    fix: Fix | None = None
+    """The change that the engine prices; without one the claim is a question or a statement."""
+    evidence: tuple[Evidence, ...] = ()
+    formula: str = ""
+    """How the numbers come about, with them."""
+    grade: str = "measured"
+    """Of the weakest input besides the replay."""
+    doubts: tuple[str, ...] = ()
+    """Why it may be wrong here; any of them makes the confidence low."""
+    at_most_ns: int | None = None
+    """Bound of the saving that the rule knows besides the replay."""
+    unpriced: str = ""
+    """Why the engine is not to price it, although it is about time that can be saved."""
+    generic: bool = False
+    """About the host's work between launches in general; it shrinks by itself once a particular wait is gone."""
+    wait: bool = False
+    """About a particular wait of the host: a loader, a synchronisation, an allocation."""
+    first: bool = False
+    """To be read before any saving: the trace itself is doubtful."""
+    title: str = ""
+    """A headline of its own, where a rule says several things; else the rule's."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A claim of a document that a rule rests on."""
+
+    key: str
+    document: str
+    section: str
+    says: str
+    correction: str | None
+    """What is right instead, where the document errs."""
+
+    @property
+    def title(self) -> str:
+        """The document's, for people."""
+        return documents().get(self.document, self.document)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What to change on one device, and what it gives. Plain data."""
+
+    rule: str
+    title: str
+    message: str
+    file: str
+    rank: int | None
+    process: int | None
+    device: int
+    ns: int
+    saving_ns: tuple[int, int] | None
+    """Pessimistic and optimistic, on top of the findings before it; None where it cannot be priced."""
+    alone_ns: tuple[int, int] | None
+    """What it would save by itself."""
+    speedup: tuple[float, float] | None
+    """Wall time before over after, alone."""
+    unpriced: str
+    """Why there is no saving; empty where there is one."""
+    grade: str
+    confidence: str
+    """`high`, or `low` with its reasons in `doubts`."""
+    doubts: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    formula: str
+    assumes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    how: str
+    verify: str
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that says nothing of a device, and why."""
+
+    rule: str
+    why: str
+    file: str
+    rank: int | None
+    process: int | None
+    device: int
+
+
+@dataclass(frozen=True)
+class Joint:
+    """All priced findings of a device together."""
+
+    file: str
+    rank: int | None
+    process: int | None
+    device: int
+    saving_ns: tuple[int, int]
+    speedup: tuple[float, float]
+
+
+Check = Callable[[DeviceWindow], Iterable[Claim]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule with its page, its sources and its cases."""
+
+    id: str
+    title: str
+    check: Check
+    page: str
+    cites: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Names of NEEDS."""
+    phases: tuple[str, ...] = ()
+    """The phases it is about; none: any."""
+    because: str = ""
+    """Key of the claim that says why it is not about the others."""
+    cold: bool = False
+    """It speaks of a cold start too; other rules are silent there."""
+    last: bool = False
+    """It is asked only when no other rule found anything."""
+    fires: tuple[str, ...] = ()
+    quiet: tuple[str, ...] = ()
+    misses: tuple[str, ...] = ()
+    """Drawings in which it should fire and does not yet, or should not and does (`quiet` in their last line)."""
+    path: str = field(default="", compare=False)
+
+    def section(self, heading: str) -> str:
+        """The text of one heading of the page; empty when the page has none."""
+        found = re.search(rf"^{heading}: *(.+?)(?=\n\n|\Z)", self.page, re.DOTALL | re.MULTILINE)
+        return " ".join(found[1].split()) if found else ""
+
+    def sources(self) -> tuple[Source, ...]:
+        """What it cites."""
+        found = map(fact, self.cites)
+        return tuple(Source(f.key, f.document, f.section, f.says, f.correction) for f in found)
+
+
+def rule(
+    *,
+    title: str,
+    cites: Iterable[str],
+    needs: Iterable[str] = (),
+    phases: Iterable[str] = (),
+    because: str = "",
+    cold: bool = False,
+    last: bool = False,
+    fires: Iterable[str] = (),
+    quiet: Iterable[str] = (),
+    misses: Iterable[str] = (),
+) -> Callable[[Check], Rule]:
+    """Make a Rule of a function; its id is the function's name with dashes, its page the docstring."""
+
+    def make(check: Check) -> Rule:
+        name = getattr(check, "__name__", "rule")
+        page = inspect.cleandoc(check.__doc__ or "")
+        return Rule(
+            name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold, last,
+            tuple(fires), tuple(quiet), tuple(misses),
+        )  # fmt: skip
+
+    return make
+
+
+def _needs_host(view: DeviceWindow) -> str | None:
+    return None if view.timeline.host.launching else "the trace has no host events of a thread that launches"
+
+
+def _needs_operators(view: DeviceWindow) -> str | None:
+    recorded = (view.trace.kind == Kind.OPERATOR).any()
+    return None if recorded else "the trace has no operators (record ProfilerActivity.CPU)"
+
+
+def _needs_launches(view: DeviceWindow) -> str | None:
+    linked = float(view.timeline.linked[view.operations].mean()) if len(view.operations) else 0.0
+    if linked >= LINKED:
+        return None
+    return f"only {percent(linked)} of the operations have a launch call in the trace"
+
+
+def _needs_shapes(view: DeviceWindow) -> str | None:
+    return None if "Input Dims" in view.trace.texts else "the trace has no shapes (record_shapes=True)"
+
+
+def _needs_hardware(view: DeviceWindow) -> str | None:
+    return None if view.hardware else f"no peaks are known for {view.device.name or 'the device'} (--hardware NAME)"
+
+
+def _needs_ranks(view: DeviceWindow) -> str | None:
+    return None if len(view.peers) > 1 or view.run else "needs the traces of several ranks"
+
+
+def _needs_memory(view: DeviceWindow) -> str | None:
+    return None if len(view.trace.memory.time_ns) else "the trace has no memory events (profile_memory=True)"
+
+
+def _needs_graph(view: DeviceWindow) -> str | None:
+    return None if view.trust.enough else "the replay of this trace is not trusted"
+
+
+NEEDS: dict[str, Callable[[DeviceWindow], str | None]] = {
+    "host": _needs_host,
+    "operators": _needs_operators,
+    "launches": _needs_launches,
+    "shapes": _needs_shapes,
+    "hardware": _needs_hardware,
+    "ranks": _needs_ranks,
+    "memory": _needs_memory,
+    "graph": _needs_graph,
+}
+"""What a rule may need, and why a view has not got it (None: it has)."""

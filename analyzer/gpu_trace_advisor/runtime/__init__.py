@@ -1,0 +1,1 @@
+"""What sets up the process: start-up, memory, compiled loops, progress."""

@@ -1,0 +1,430 @@
+"""What the host was doing: each host record's class by its name, and on each thread the record that decides an instant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpu_trace_advisor.columns.codes import first_places, present
+from gpu_trace_advisor.columns.compact import constant, where
+from gpu_trace_advisor.columns.intervals import Intervals, ascending, overlaps, remainder, union
+from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
+
+
+class HostActivity(IntEnum):
+    """What a host record says its thread is doing. The first four win over whatever they enclose, in this order."""
+
+    PROFILER = 0
+    GARBAGE = 1
+    DATALOADER = 2
+    COMPILE = 3
+    SYNC = 4  # blocking by name
+    COPY_CALL = 5
+    ALLOCATOR = 6
+    MODULE = 7  # loading code, creating streams, events and contexts
+    CALL = 8  # any other runtime call
+    OPERATOR = 9
+    PYTHON = 10
+    RANGE = 11  # a user's annotation: counts only where nothing else is
+    WAITING = 12  # a frame that waits for another thread
+    STEP = 13  # a step marker: never a record
+    NOTHING = 14
+
+
+ENCLOSING = HostActivity.COMPILE  # this one and those before it win over what is inside them
+
+
+def _any(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Names that a pattern finds. Each of them holds one of the words (in lower case), which is faster to see."""
+
+    words: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    def holds(self, name: str, lower: str) -> bool:
+        return any(word in lower for word in self.words) and self.pattern.search(name) is not None
+
+
+DATALOADER = _Names(("data", "batch", "iterator_ops"), _any(
+    r"enumerate\(DataLoader\)", r"DataLoaderIter", r"torch/utils/data/", r"_next_data\b", r"DataPipe",
+    r"\bdata[ _-]?load(?:er|ing)?\b", r"\bload[ _-]?(?:batch|data)\b", r"\bnext[ _-]?batch\b", r"wait_for_(?:training_)?batch",
+    r"\bfetch[ _-]?(?:batch|data)\b", r"tensorflow/python/data/", r"iterator_ops\.py",
+))  # fmt: skip
+GARBAGE = _Names(("gc", "collect"), _any(
+    r"\bgc\.collect\b", r"built-in (?:function|method) collect\b", r"garbage[ _]collect", r"\bgc\.py\b", r"^python gc$"
+))  # fmt: skip
+COMPILE = _Names(("torch/", "triton/", "compile", "dynamo_timed"), _any(
+    r"torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph|bytecode_transformation|repro)",
+    r"torch/_inductor/(?:compile_worker|graph|scheduler|lowering|codegen/|async_compile|codecache|fx_passes)",
+    r"torch/_functorch/(?:partitioners|_aot_autograd/(?:graph_compile|dispatch_and_compile))",
+    r"torch/fx/(?:interpreter|experimental/proxy_tensor)", r"triton/(?:compiler|backends)/", r"triton/runtime/build",
+    r"\bfx_codegen_and_compile\b", r"\bcompile_fx_inner\b", r"^dynamo_timed", r"\bnvrtcCompile", r"_compile\.compile_inner",
+))  # fmt: skip
+PROFILER = _Names(("profiler",), _any(
+    r"torch/profiler/", r"torch/autograd/profiler\.py.*(?:_prepare_trace|_start_trace|_stop|__exit__.*profile)"
+))  # fmt: skip
+WAITING = _Names(("run_backward", "acquire", "wait", "poll", "recv", "sleep", "get", "join", "select"), _any(
+    r"\brun_backward\b", r"\bacquire\b", r"\bwait(?:_for_tstate_lock)?\b", r"\bpoll\b", r"\brecv(?:_bytes|_into|_multipart)?\b",
+    r"\bsleep\b", r"queues?\.py\(\d+\): get\b", r"SimpleQueue.*\bget\b|\bget\b.*SimpleQueue",
+    r"(?:threading|process|popen\w*|queues?|context)\.py\(\d+\): _?join\b", r"selectors?\.py\(\d+\): select\b",
+    r"'select' of 'select|built-in (?:function|method) select of module|built-in function select\b",
+))  # fmt: skip
+WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_data_pin", r"pin_memory")
+STEP = re.compile(r"ProfilerStep[#*]")
+ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
+ALLOCATOR = _any(
+    r"^(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))", r"^cuMem(?:Host)?(?:Alloc|Free)",
+    r"^cuMem(?:Create|Map|Unmap|Release|SetAccess|Address|HostRegister|HostUnregister)", r"^(?:cuda|hip)MemPool",
+)  # fmt: skip
+MODULE = _any(
+    r"Module(?:Load|Unload|Get)", r"Library(?:Load|Unload|Get)", r"^cuLink", r"StreamCreate", r"StreamDestroy", r"EventCreate",
+    r"Ctx(?:Create|Destroy)", r"PrimaryCtx", r"^(?:cu|hip)Init", r"GraphInstantiate", r"KernelGetFunction", r"GetFuncBySymbol",
+)  # fmt: skip
+LAUNCH = re.compile(r"launch(?!hostfunc)", re.IGNORECASE)
+MODULE_OVERHEAD = _any(r"Lazy Function Loading", r"Module Loading")
+COMPILE_OVERHEAD = re.compile(r"Driver Compiler", re.IGNORECASE)
+BACK_PRESSURE = re.compile(r"Command Buffer Full", re.IGNORECASE)
+
+
+def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = None) -> HostActivity:
+    """The class of a host record. A record whose name says nothing special is what its kind is."""
+    if kind == Kind.CALL:
+        return _doing_call(name)
+    if kind == Kind.OVERHEAD:
+        return _doing_overhead(name)
+    if kind not in (Kind.OPERATOR, Kind.PYTHON, Kind.RANGE):
+        return HostActivity.NOTHING
+    if STEP.match(name) or (kind == Kind.RANGE and any(p.match(name) for p in (ENGINE_STEP, step_marker) if p)):
+        return HostActivity.STEP
+    lower = name.lower()
+    if kind == Kind.PYTHON and PROFILER.holds(name, lower):
+        return HostActivity.PROFILER
+    if kind != Kind.OPERATOR and GARBAGE.holds(name, lower):
+        return HostActivity.GARBAGE
+    if DATALOADER.holds(name, lower):
+        return HostActivity.DATALOADER
+    if COMPILE.holds(name, lower):
+        return HostActivity.COMPILE
+    if kind == Kind.PYTHON:
+        return HostActivity.WAITING if WAITING.holds(name, lower) else HostActivity.PYTHON
+    return HostActivity.OPERATOR if kind == Kind.OPERATOR else HostActivity.RANGE
+
+
+def _doing_call(name: str) -> HostActivity:
+    if "synchronize" in name.lower():
+        return HostActivity.SYNC
+    if ALLOCATOR.search(name):
+        return HostActivity.ALLOCATOR
+    if "memcpy" in name.lower():
+        return HostActivity.COPY_CALL
+    return HostActivity.MODULE if MODULE.search(name) else HostActivity.CALL
+
+
+def _doing_overhead(name: str) -> HostActivity:
+    if BACK_PRESSURE.search(name):
+        return HostActivity.NOTHING
+    if MODULE_OVERHEAD.search(name):
+        return HostActivity.MODULE
+    return HostActivity.COMPILE if COMPILE_OVERHEAD.search(name) else HostActivity.PROFILER
+
+
+@dataclass(frozen=True)
+class Segments:
+    """One thread's time cut where the deciding record changes; k disjoint pieces in time order, holes where none is."""
+
+    start: Int64
+    end: Int64
+    row: Index
+    """[k] the deciding record."""
+    doing: Int8
+
+    @cached_property
+    def span(self) -> Intervals:
+        return Intervals(self.start, self.end)
+
+    def where(self, mask: Bool) -> Segments:
+        if mask.all():
+            return self
+        return Segments(self.start[mask], self.end[mask], self.row[mask], self.doing[mask])
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host side of one process."""
+
+    trace: Trace
+    doing: Int8
+    """[n] class of every row of the trace; NOTHING for device rows."""
+    parent: Int32
+    """[n] the innermost record of its thread around a host row, -1 for none. Step markers are parents of none."""
+    operator: Int32
+    """[n] the innermost operator around a call (or the operator itself), -1 for none; likewise `frame`, `module`."""
+    frame: Int32
+    module: Int32
+    launching: tuple[int, ...]
+    """Threads by number of launches, most first; workers left out."""
+    process: int
+
+    @cached_property
+    def segments(self) -> dict[int, Segments]:
+        """Thread -> its segments, of each launching thread."""
+        rows = _rows_by_thread(self.trace, _host_rows(self.trace, self.process), self.launching)
+        return {thread: _flatten(self.trace, self.doing, mine) for thread, mine in rows.items()}
+
+    def forget(self) -> None:
+        """Give up the segments of a large trace, which few look at after its graph is built."""
+        if len(self.trace) >= compiled.LARGE:
+            vars(self).pop("segments", None)
+
+
+def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
+    """Classify the host rows of a process and flatten its launching threads."""
+    doing = _doing(trace, step_marker)
+    doing = _with_first_uses(trace, doing, process)
+    host = _host_rows(trace, process)
+    held = (host.any(), *((host & (trace.kind == kind)).any() for kind in (Kind.OPERATOR, Kind.PYTHON, Kind.PYTHON)))
+    parent, operator, frame, module = (
+        np.full(len(trace), NONE, np.int32) if any_ else constant(NONE, len(trace), np.int32) for any_ in held
+    )
+    threads = _launching_threads(trace, process)
+    segments = {}
+    by_thread = _rows_by_thread(trace, host, threads)
+    for thread, rows in by_thread.items():
+        segments[thread] = _flatten(trace, doing, rows, (parent, operator, frame, module))
+    segments = {t: s for t, s in segments.items() if not _is_worker(trace, t, by_thread[t])}
+    launching = tuple(t for t in threads if t in segments)
+    del by_thread, host
+    parent = parent if (parent != NONE).any() else constant(NONE, len(trace), np.int32)
+    found = Host(trace, doing, parent, operator, frame, module, launching, process)
+    vars(found)["segments"] = segments
+    return found
+
+
+def _host_rows(trace: Trace, process: int) -> Bool:
+    """[n] on a thread of the process."""
+    found: Bool = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)
+    return found
+
+
+def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
+    """Class of every row, worked out once per distinct (name, kind)."""
+    doing = np.full(len(trace), HostActivity.NOTHING, np.int8)
+    host = np.flatnonzero(trace.kind < Kind.OS)
+    key = trace.name_code[host].astype(np.int64) * 8 + trace.kind[host]
+    found = present(key)
+    table = np.zeros(int(found[-1]) + 1 if len(found) else 1, np.int8)
+    for code in found.tolist():
+        table[code] = doing_by_name(trace.names[code // 8], code % 8, step_marker)
+    doing[host] = table[key]
+    return doing
+
+
+FIRST_USE_NS = 200_000  # a call this much longer at its first use loads something
+
+
+def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
+    """A process's first use of an API, when it takes over 200 µs and is neither a launch nor blocking, is start-up."""
+    calls = np.flatnonzero((doing == HostActivity.CALL) & (trace.process == process))
+    if not len(calls):
+        return doing
+    first = calls[first_places(trace.name_code[calls])[1]]
+    slow = first[(trace.end_ns[first] - trace.start_ns[first] > FIRST_USE_NS)]
+    slow = np.array([row for row in slow.tolist() if not LAUNCH.search(trace.label(row))], np.int64)
+    if len(slow):
+        doing = doing.copy()
+        doing[slow] = HostActivity.MODULE
+    return doing
+
+
+def _launching_threads(trace: Trace, process: int) -> list[int]:
+    operations = trace.operations
+    launches = trace.launch[operations[trace.process[operations] == process]]
+    count = np.bincount(trace.thread[ascending(launches[launches != NONE])] + 1)[1:]
+    return [t for t in np.argsort(-count, kind="stable").tolist() if count[t]]
+
+
+def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Index]:
+    return {thread: where(host & (trace.thread == thread)) for thread in threads}
+
+
+def _is_worker(trace: Trace, thread: int, rows: Index) -> bool:
+    if WORKER.search(trace.threads[thread].name):
+        return True
+    frames = present(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]])
+    return any(WORKER.search(trace.names[code]) for code in frames.tolist())
+
+
+def _flatten(trace: Trace, doing: Int8, rows: Index, around: Sequence[Int32] = ()) -> Segments:
+    """Segments of one thread; writes the enclosing rows of each of its rows to `around`: parent, operator, frame, module."""
+    firm = rows[
+        (doing[rows] != HostActivity.STEP) & (doing[rows] != HostActivity.NOTHING) & (doing[rows] != HostActivity.RANGE)
+    ]
+    main = _with_loose_overhead(trace, doing, firm, _sweep(trace, doing, firm, around))
+    ranges = rows[doing[rows] == HostActivity.RANGE]
+    if not len(ranges):
+        return main
+    soft = _sweep(trace, doing, ranges)
+    free = remainder(soft.span, overlaps(soft.span, union(main.start, main.end)))
+    return _join(main, Segments(free.start, free.end, soft.row[free.left], soft.doing[free.left]))
+
+
+def _join(a: Segments, b: Segments, kept: Bool | None = None) -> Segments:
+    """Two disjoint sets of segments as one; of `a` those that are `kept`.
+
+    The columns of `a` are used up one by one, where nobody else holds them.
+    """
+    if not len(b.start) and kept is None:
+        return a
+    before: list[Any] = [a.start, a.end, a.row, a.doing]
+    # Where each piece comes to stand, worked out once for all columns.
+    at = np.searchsorted(a.start if kept is None else a.start[kept], b.start) + np.arange(len(b.start))
+    rest = np.ones((len(a.start) if kept is None else int(kept.sum())) + len(b.start), np.bool_)
+    rest[at] = False
+    del a
+    for i, new in enumerate((b.start, b.end, b.row, b.doing)):
+        column = np.empty(len(rest), before[i].dtype)
+        column[rest] = before[i] if kept is None else before[i][kept]
+        column[at] = new
+        before[i] = column
+    return Segments(*before)
+
+
+def _with_loose_overhead(trace: Trace, doing: Int8, rows: Index, main: Segments) -> Segments:
+    """Profiler overhead that names no thread counts only inside a runtime call of this one."""
+    loose = np.flatnonzero((trace.kind == Kind.OVERHEAD) & (trace.thread == NONE) & (doing != HostActivity.NOTHING))
+    calls = rows[trace.kind[rows] == Kind.CALL]
+    if not len(loose) or not len(calls):
+        return main
+    flat = _sweep(trace, doing, loose)
+    inside = overlaps(flat.span, union(trace.start_ns[calls], trace.end_ns[calls]))
+    if not len(inside.start):
+        return main
+    owner = flat.row[inside.left]
+    # Only the segments that an overhead record touches are cut anew.
+    touched = ascending(overlaps(Intervals(inside.start, inside.end), main.span).right)
+    touched = touched[trace.kind[main.row[touched]] == Kind.CALL]
+    mine = np.zeros(len(main.start), np.bool_)
+    mine[touched] = True
+    cut = main.where(mine)
+    hit = overlaps(cut.span, Intervals(inside.start, inside.end))
+    free = remainder(cut.span, hit)
+    row = owner[hit.right]
+    pieces = _join(
+        Segments(free.start, free.end, cut.row[free.left], cut.doing[free.left]),
+        Segments(hit.start, hit.end, row, doing[row]),
+    )
+    return _join(main, pieces, ~mine)
+
+
+def _sweep(trace: Trace, doing: Int8, rows: Index, into: Sequence[Int32] = ()) -> Segments:
+    n = len(rows)
+    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], np.bool_)
+    # Each piece begins where a record starts or ends.
+    start, end = np.zeros(2 * n + 1, np.int64), np.zeros(2 * n + 1, np.int64)
+    row, what = np.zeros(2 * n + 1, np.int32), np.zeros(2 * n + 1, np.int8)
+    around = [np.full(n, NONE, np.int32) for _ in range(4)]
+    stacks = [np.empty(n + 1, np.int32) for _ in range(2)]
+    kinds, names = trace.kind[rows], trace.name_code[rows]
+    count = compiled.call(
+        sweep_nested,
+        n,
+        (
+            trace.start_ns[rows], trace.end_ns[rows], doing[rows], kinds == Kind.OPERATOR,
+            kinds == Kind.PYTHON, (kinds == Kind.PYTHON) & is_module[names], int(ENCLOSING),
+        ),
+        (start, end, row, what, *around, *stacks),
+    )  # fmt: skip
+    for column, found in zip(into, around, strict=False):
+        known = np.flatnonzero(found != NONE)
+        if len(known):
+            column[rows[known]] = rows[found[known]]
+    pieces: list[Any] = [start, end, row, what]
+    del start, end, row, what, around, stacks
+    for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back
+        pieces[i] = column[:count].copy() if i != 2 else rows[column[:count]]
+    return Segments(*pieces)
+
+
+def sweep_nested(
+    start: Any, end: Any, doing: Any, is_operator: Any, is_frame: Any, is_module: Any, enclosing: int,
+    out_start: Any, out_end: Any, out_row: Any, out_doing: Any,
+    parent: Any, operator: Any, frame: Any, module: Any, stack: Any, winner: Any,
+) -> int:  # fmt: skip
+    """Cut a thread's time where the deciding record changes; rows sorted by (start, -end). Returns the number of pieces.
+
+    The deciding record is the one that started last among those running; but a record of a class up to `enclosing` wins
+    over what runs inside it, the smallest class first. Records that end inside each other (clock rounding, two tracers)
+    do no harm: a record leaves the stack when it is over, in whatever order.
+    """
+    n = len(start)
+    # The records that run, and for each of them the deciding enclosing record among it and those below, -1 for none.
+    # Below them all lies a floor, so that the loops need no empty case.
+    stack[0] = winner[0] = -1
+    top = 0
+    count = 0
+    now = 0
+    i = 0
+    while i < n or top > 0:
+        # Until when does the present state hold?
+        until = start[i] if i < n else end[stack[top]]
+        while top > 0 and end[stack[top]] <= now:
+            top -= 1
+        if top == 0:
+            if i >= n:
+                break
+            now = start[i]
+        else:
+            deciding = winner[top]
+            if deciding != -1 and end[deciding] <= now:  # a winner that ended inside its child: look for another one
+                deciding = -1
+                for level in range(1, top + 1):
+                    candidate = stack[level]
+                    if doing[candidate] > enclosing or end[candidate] <= now:
+                        continue
+                    if deciding == -1 or doing[candidate] < doing[deciding]:
+                        deciding = candidate
+                for level in range(1, top + 1):
+                    winner[level] = deciding
+            if i >= n or end[stack[top]] < until:
+                until = end[stack[top]]
+            if deciding != -1 and end[deciding] < until:
+                until = end[deciding]
+            if until > now:
+                decided = deciding if deciding != -1 else stack[top]
+                if count > 0 and out_row[count - 1] == decided and out_end[count - 1] == now:
+                    out_end[count - 1] = until
+                else:
+                    out_start[count] = now
+                    out_end[count] = until
+                    out_row[count] = decided
+                    out_doing[count] = doing[decided]
+                    count += 1
+                now = until
+        while i < n and start[i] <= now:
+            while top > 0 and end[stack[top]] <= start[i]:
+                top -= 1
+            above = stack[top]
+            parent[i] = above
+            operator[i] = i if is_operator[i] else (operator[above] if above != -1 else -1)
+            frame[i] = i if is_frame[i] else (frame[above] if above != -1 else -1)
+            module[i] = i if is_module[i] else (module[above] if above != -1 else -1)
+            best = winner[top]
+            if doing[i] <= enclosing and (best == -1 or doing[i] < doing[best]):
+                best = i
+            if end[i] > start[i]:
+                top += 1
+                stack[top] = i
+                winner[top] = best
+            i += 1
+    return count

@@ -1,0 +1,200 @@
+"""Steps, and the window that the numbers are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from gpu_trace_advisor.columns.compact import blocks, constant, where
+from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.timelines.device import Timeline
+from gpu_trace_advisor.timelines.host import ENGINE_STEP, STEP
+from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind, Trace
+
+# A family of markers is used alone: the first one that marks device work.
+MARKERS = (STEP, ENGINE_STEP)
+WARM_UP_RATIO = 1.5  # a first step longer than this times the median of the others may be warm-up
+
+
+@dataclass(frozen=True)
+class Step:
+    """One marked step. Its end is its marker's, or the end of the last operation launched inside, whichever is later."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    marker_end_ns: int
+    left_out: str | None = None
+    """Why the step is not in the window."""
+
+    @property
+    def number(self) -> int | None:
+        """The marker's own, from `#N` at the end of its name; None without."""
+        found = re.search(r"#(\d+)\s*$", self.name)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Window:
+    """[start, end) of one device, and how it came about."""
+
+    kind: str
+    """`steps`, `gpu`, `all`, or `START:END`."""
+    start_ns: int
+    end_ns: int
+    why: str
+
+    @property
+    def wall_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = None) -> list[Int64]:
+    """Rows of step markers on the host's side, for each family that occurs, best first."""
+    families = []
+    for family in (chosen,) if chosen is not None else MARKERS:
+        matches = np.array([family.match(name) is not None for name in trace.names], np.bool_)
+        rows = np.flatnonzero(trace.name_mask(matches)) if matches.any() else np.empty(0, np.int64)
+        rows = rows[
+            (trace.process[rows] == process) & np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
+        ]
+        if len(rows):
+            families.append(_outermost(trace, rows))
+    return families
+
+
+def _outermost(trace: Trace, rows: Int64) -> Int64:
+    """Markers that start inside an earlier one of their family are parts of it."""
+    reach = np.maximum.accumulate(trace.end_ns[rows])
+    return np.asarray(rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])], np.int64)
+
+
+def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tuple[list[Step], Index]:
+    """The steps that launched work on this device, and for each operation the index of its step (-1: none)."""
+    for rows in marker_rows(timeline.trace, timeline.process, chosen):
+        of_marker = step_of_operation(timeline, timeline.trace.start_ns[rows], timeline.trace.end_ns[rows])
+        used = ascending(of_marker[of_marker != NONE])
+        if not len(used):
+            continue
+        place = np.full(len(rows) + 1, NONE, np.int32)
+        place[used] = np.arange(len(used))
+        of_step = place[of_marker]
+        ends = np.full(len(used), np.iinfo(np.int64).min)
+        np.maximum.at(ends, of_step[of_step != NONE], timeline.end[of_step != NONE])
+        steps = []
+        for i, marker in enumerate(rows[used].tolist()):
+            marker_end = int(timeline.trace.end_ns[marker])
+            last = int(ends[i])
+            start = int(timeline.trace.start_ns[marker])
+            steps.append(Step(timeline.trace.label(marker), start, max(marker_end, last), marker_end))
+        return steps, of_step
+    return [], constant(NONE, len(timeline.row), np.int32)
+
+
+def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Index:
+    """[m] the step (disjoint, in order) within which the operation was launched; without a launch its predecessor's."""
+    step = np.full(len(timeline.row), NONE, np.int32)
+    linked = where(timeline.linked)
+    for part in blocks(len(linked)):
+        begun = timeline.trace.start_ns[timeline.launch[linked[part]]]
+        at = np.searchsorted(start, begun, side="right") - 1
+        step[linked[part]] = np.where((at >= 0) & (begun < end[np.maximum(at, 0)]), at, NONE)
+    if linked.size == len(step):
+        return step
+    order = np.lexsort((timeline.start, timeline.stream))
+    known = timeline.linked[order]
+    last = np.maximum.accumulate(np.where(known, np.arange(len(order)), -1))
+    same = (last >= 0) & (timeline.stream[order[np.maximum(last, 0)]] == timeline.stream[order])
+    step[order] = np.where(same, step[order[np.maximum(last, 0)]], NONE)
+    return step
+
+
+def period_ns(steps: Sequence[Step]) -> int | None:
+    """The time of a step: the median start-to-start period of kept neighbours; without any, the median length."""
+    kept = [step for step in steps if step.left_out is None]
+    if not kept:
+        return None
+    periods = [b.start_ns - a.start_ns for a, b in pairwise(steps) if a.left_out is None and b.left_out is None]
+    return int(np.median(periods or [step.end_ns - step.start_ns for step in kept]))
+
+
+def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
+    """`3-7` or `2,5,8-9`: the steps of these numbers, the others left out. Numbers are the markers' own (`#N`), else the
+    position from 0.
+
+    Raises:
+        BadUsage: not such a list, or no step has such a number.
+    """
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", wanted):
+        raise BadUsage(f"--steps {wanted}: expected numbers and ranges such as 3-7 or 2,5")
+    spans = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in wanted.split(","))]
+    if back := [f"{first}-{last}" for first, last in spans if last < first]:
+        raise BadUsage(f"--steps {wanted}: {back[0]} ends before it starts; expected ranges such as 3-7")
+    numbers = [step.number for step in steps]
+    places = [n if n is not None else i for i, n in enumerate(numbers)] if None not in numbers else range(len(steps))
+    picked = [any(first <= number <= last for first, last in spans) for number in places]
+    if not any(picked):
+        have = f"it has {places[0]} to {places[-1]}" if len(steps) else "it has no marked steps"
+        raise BadUsage(f"{file}: --steps {wanted}: no such step; {have}")
+    return [
+        step if keep else replace(step, left_out=f"not among --steps {wanted}")
+        for step, keep in zip(steps, picked, strict=True)
+    ]
+
+
+def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None) -> Window:
+    """The window asked for, or the default: `steps` where a step is kept, else `gpu`.
+
+    Raises:
+        NothingToAnalyse: steps were asked for and there are none.
+        BadUsage: START:END lies after the trace.
+    """
+    trace = timeline.trace
+    kept = [step for step in steps if step.left_out is None]
+    kind = request or ("steps" if kept else "gpu")
+    if kind == "steps":
+        if not steps:
+            raise NothingToAnalyse(
+                f"{trace.name}: no step with GPU work was marked; call profiler.step() in the loop, choose a marker with "
+                "--step-marker, or use --window gpu"
+            )
+        kept = kept or list(steps)  # asked for by name: all that there is, however incomplete
+        if len(kept) < len(steps):
+            why = f"{len(kept)} of {len(steps)} marked steps"
+        else:
+            why = f"all {len(kept)} marked steps" if len(kept) > 1 else "the only marked step"
+        return Window("steps", kept[0].start_ns, max(step.end_ns for step in kept), why)
+    if kind == "gpu":
+        return Window("gpu", *timeline.span_ns, "first to last GPU operation of the device")
+    if kind == "all":
+        return Window("all", trace.origin_ns, int(trace.end_ns.max()), "first to last event of any kind")
+    start, end = parse_span(kind)
+    recorded = int(trace.end_ns.max()) - trace.origin_ns
+    if start * 1e6 >= recorded:
+        raise BadUsage(
+            f"{trace.name}: --window {kind}: it starts after the trace, which lasts {recorded / 1e6:,.3f} ms"
+        )
+    # Beyond the last event nothing is known: it is not idle time.
+    first, last = trace.origin_ns + round(start * 1e6), trace.origin_ns + min(round(end * 1e6), recorded)
+    return Window(kind, first, last, f"{start:g} to {min(end, recorded / 1e6):g} ms from the first event")
+
+
+def parse_span(text: str) -> tuple[float, float]:
+    """`START:END` in milliseconds.
+
+    Raises:
+        BadUsage: not two numbers, or END not after START.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*:\s*(\d+(?:\.\d*)?)\s*", text)
+    if not found or float(found[2]) <= float(found[1]):
+        raise BadUsage(
+            f"--window {text}: expected steps, gpu, all, or START:END in milliseconds from the trace's start, "
+            "END after START, such as 100:250"
+        )
+    return float(found[1]), float(found[2])

@@ -1,0 +1,1 @@
+"""The trace model, and what names of kernels, operators and software mean."""

@@ -1,0 +1,508 @@
+"""Comparisons: every verdict with its reason, on runs made by hand, on generated programs and on recordings of others."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.advice.model import StepAdvice
+from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.summary import KernelTime, Launches
+from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.gate.baseline import Baseline, load_runs
+from gpu_trace_advisor.gate.compare import IMPROVED, NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare
+from gpu_trace_advisor.gate.rank_test import shift, spread_of_runs
+from gpu_trace_advisor.gate.run_record import Run, run_of
+from gpu_trace_advisor.ingest import read
+
+from tests.advices import MS, advice, device, host
+from tests.build import annotation, call, kernel, op, step, written
+from traces.simulate import simulate
+from traces.write_kineto import write_kineto
+
+GEMM = "ampere_sgemm_128x64_tn"
+STEADY = (10.0, 10.1, 9.9, 10.05, 9.95, 10.02, 9.98, 10.04, 9.96)
+
+
+def steps(periods: Sequence[float], first: float = 0) -> tuple[StepAdvice, ...]:
+    """Marked steps with these start-to-start times in ms; one more than there are times."""
+    starts = [first]
+    for period in periods:
+        starts.append(starts[-1] + period)
+    ns = [round(start * MS) for start in starts]
+    return tuple(
+        StepAdvice(f"ProfilerStep#{i}", at, at + 9 * MS, 5 * MS + i, 10, None) for i, at in enumerate(ns, start=1)
+    )
+
+
+def run(periods: Sequence[float] = STEADY, *, loader: float = 1, options: tuple[str, ...] = (), **changes: Any) -> Run:
+    """A run with these step times in ms, of them `loader` ms the data loader's."""
+    made = steps(periods)
+    wall, count = made[-1].end_ns, len(made)
+    idle = round(loader * count * MS)
+    items = (
+        Item("idle", "dataloader", "measured", "host", "", idle),
+        Item("compute", "unmodelled", "measured", None, "", wall - idle),
+    )
+    fields: dict[str, Any] = {
+        "attribution": items, "steps": made, "start_ns": 0, "end_ns": wall, "window": "steps",
+        "kernels": 2 * count, "operations": 2 * count, "syncs": 0,
+        "kernels_by_name": (KernelTime("ampere_sgemm_128x64_tn", "gemm", 2 * count, wall - idle),),
+        **changes,
+    }  # fmt: skip
+    value = advice(device(items, **fields))
+    traces = tuple(dataclasses.replace(trace, options=options) for trace in value.traces)
+    return run_of(dataclasses.replace(value, traces=traces).to_json())
+
+
+def of_job(world: int) -> Run:
+    """Rank 0 of a job of so many ranks."""
+    return dataclasses.replace(run(slower(1 + world / 1000)), world=world)
+
+
+def health(of: Run, code: str) -> Run:
+    return dataclasses.replace(of, health={code: "what it says; more"})
+
+
+def slower(by: float, periods: Sequence[float] = STEADY) -> tuple[float, ...]:
+    return tuple(period * by + 0.001 for period in periods)
+
+
+# Noise
+
+
+def test_the_shift_is_the_median_of_all_differences() -> None:
+    # after - before: 3-1, 3-2, 9-1, 9-2 = 2, 1, 8, 7; sorted 1 2 7 8
+    assert shift([1, 2], [3, 9]).by == 4.5
+
+
+def test_four_against_four_tell_only_without_overlap() -> None:
+    apart, crossed = shift([1, 2, 3, 4], [5, 6, 7, 8]), shift([1, 2, 3, 5], [4, 6, 7, 8])
+    assert apart.p == pytest.approx(2 / 70)  # 2 of the 70 ways to deal out ranks
+    assert crossed.p == pytest.approx(4 / 70)
+    assert (apart.significant, crossed.significant) == (True, False)
+
+
+def test_nine_against_nine_need_a_fiftieth() -> None:
+    before = [float(n) for n in range(9)]
+    assert shift(before, [n + 20 for n in before]).significant
+    assert not shift(before, [n + 3 for n in before]).significant
+
+
+def test_equal_values_are_no_shift() -> None:
+    same = shift([5, 5, 5, 5], [5, 5, 5, 5])
+    assert (same.by, same.low, same.high, same.p, same.significant) == (0, 0, 0, 1, False)
+
+
+def test_the_interval_holds_the_shift() -> None:
+    found = shift(list(range(10)), list(range(2, 12)))
+    assert found.low <= found.by == 2 <= found.high
+
+
+def test_runs_spread_as_far_as_their_medians_lie_apart() -> None:
+    assert spread_of_runs([22.5, 25.5, 23]) == 3
+    assert spread_of_runs([22.5]) is None
+
+
+def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "scipy.stats", None)
+    with pytest.raises(BadUsage, match=r"pip install 'gpu-trace-advisor\[gate\]'"):
+        shift([1, 2, 3, 4], [5, 6, 7, 8])
+
+
+# Verdicts
+
+
+def test_slower_steps_are_a_regression_that_names_its_cause() -> None:
+    found = compare([run()], run(slower(1.1), loader=2))
+    assert (found.verdict, found.exit_code) == (REGRESSED, 1)
+    assert "+10.0 %" in found.reason
+    assert "mostly dataloader: +1.000 ms a step" in found.reason
+
+
+def test_the_percentage_is_that_of_the_times_beside_it() -> None:
+    """The medians moved by 18 ms, the median of the 25 differences is 10 ms."""
+    found = compare([run((10, 10, 12, 20, 20))], run((20, 20, 30, 30, 30)))
+    assert "step time 12.0 → 30.0 ms, +150.0 % (shift +10.000 ms, 95 % interval " in found.reason
+
+
+def test_quicker_steps_are_an_improvement() -> None:
+    found = compare([run()], run(slower(0.9), loader=0.25))
+    assert (found.verdict, found.exit_code) == (IMPROVED, 0)
+    assert "mostly dataloader: -0.750 ms a step" in found.reason
+
+
+@pytest.mark.parametrize(("by", "verdict"), [(1.029, SAME), (1.031, REGRESSED), (0.971, SAME), (0.968, IMPROVED)])
+def test_three_percent_is_the_least_that_counts(by: float, verdict: str) -> None:
+    quiet = tuple(10 + n / 1000 for n in range(9))
+    assert compare([run(quiet)], run(slower(by, quiet))).verdict == verdict
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0.009, SAME), (0.012, REGRESSED)])
+def test_ten_microseconds_are_the_least_that_counts(more: float, verdict: str) -> None:
+    quick = tuple(0.1 + n / 1e6 for n in range(9))
+    assert compare([run(quick, loader=0)], run([q + more for q in quick], loader=0)).verdict == verdict
+
+
+def test_a_slow_first_of_more_than_five_steps_is_left_out() -> None:
+    assert run((12, 11, 10, 10, 10)).lanes[0].periods_ns == (11 * MS, 10 * MS, 10 * MS, 10 * MS)
+    assert run((11, 10, 10, 10, 10)).lanes[0].periods_ns[0] == 11 * MS
+    assert run((12, 10, 10, 10)).lanes[0].periods_ns[0] == 12 * MS
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(3, TOO_FEW), (4, REGRESSED)])
+def test_five_steps_are_enough_and_four_are_not(count: int, verdict: str) -> None:
+    found = compare([run(STEADY[:count])], run(slower(2, STEADY[:count])))
+    assert found.verdict == verdict
+    if verdict == TOO_FEW:
+        assert found.exit_code == 2
+        assert "4 steps before and 4 after, at least five are needed" in found.reason
+
+
+def test_what_lies_within_the_spread_of_runs_is_noise() -> None:
+    """Two modes between runs, quiet inside each: one run alone would call the other mode a regression."""
+    fast, slow = tuple(22.5 + n / 100 for n in range(9)), tuple(25.5 + n / 100 for n in range(9))
+    assert compare([run(fast)], run(slow)).verdict == REGRESSED
+    several = compare([run(fast), run(slow), run(fast)], run([p + 0.001 for p in slow]))
+    assert several.verdict == SAME
+    step = several.lanes[0].step
+    assert step is not None and step.noise_ns == 3 * MS
+
+
+def test_a_single_run_says_so_and_several_do_not() -> None:
+    assert any("single run" in note for note in compare([run()], run(slower(1.001))).notes)
+    assert not any("single run" in note for note in compare([run(), run(slower(1.002))], run(slower(1.001))).notes)
+
+
+def test_a_recording_given_twice_counts_once() -> None:
+    """Else it would say that runs do not differ, and its steps would count twice."""
+    once, twice = compare([run()], run(slower(1.04))), compare([run(), run()], run(slower(1.04)))
+    assert twice.lanes == once.lanes and twice.lanes[0].steps == (10, 10)
+    assert twice.before == once.before and set(once.notes) < set(twice.notes)
+    assert Baseline().with_run(run()).with_run(run()) == Baseline().with_run(run())
+
+
+def test_a_recording_against_itself_is_neutral_and_says_so() -> None:
+    found = compare([run()], run())
+    assert (found.verdict, found.exit_code, found.itself) == (SAME, 0, True)
+    assert "same recording" in found.reason
+    assert found.lanes[0].counts == ()
+
+
+def test_more_work_a_step_is_a_regression_at_the_same_speed() -> None:
+    found = compare([run()], run(slower(1.001), syncs=10))
+    assert (found.verdict, found.exit_code) == (REGRESSED, 1)
+    assert "more work a step: syncs 0 → 1" in found.reason
+
+
+def test_fewer_operations_at_the_same_speed_are_shown_and_no_improvement() -> None:
+    found = compare([run(syncs=10)], run(slower(1.001)))
+    assert found.verdict == SAME
+    assert [(c.name, c.before, c.after, c.grew) for c in found.lanes[0].counts] == [("syncs", 1, 0, False)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(9, 11), (11, 9), (13, 10), (9, 15), (10, 12)])
+def test_what_comes_every_five_steps_grows_in_no_window_of_other_length(before: int, after: int) -> None:
+    """2 in 10 steps, 3 in 12: a window may hold one more of them; what comes twice as often is more work."""
+
+    def made(count: int, syncs: int, by: float = 1) -> Run:
+        launches = Launches(2 * count, 2 * count, 0, 0, 0, 0, (2_000, 9_000))
+        own: dict[str, Any] = {"syncs": syncs, "blocking_copies": 0, "copies": (), "launches": launches}
+        return run(slower(by, (STEADY * 3)[: count - 1]), **own)
+
+    usual = made(before, -(-before // 5))
+    assert compare([usual], made(after, -(-after // 5), 1.001)).verdict == SAME
+    found = compare([usual], made(after, -(-after // 2), 1.001))
+    assert found.verdict == REGRESSED and "more work a step: syncs" in found.reason
+    assert compare([usual], made(after, after, 1.001)).verdict == REGRESSED
+
+
+def test_a_count_within_those_of_the_runs_before_has_not_grown() -> None:
+    found = compare([run(syncs=10), run(slower(1.002), syncs=20)], run(slower(1.001), syncs=20))
+    assert found.verdict == SAME
+    assert found.lanes[0].counts == ()
+
+
+def test_changes_of_causes_add_up_to_the_change_of_the_wall() -> None:
+    before, after = run(), run(slower(1.2), loader=2.5)
+    lane = compare([before], after).lanes[0]
+    wall = after.lanes[0].wall_ns / 10 - before.lanes[0].wall_ns / 10
+    assert sum(change.delta_ns for change in lane.causes) == pytest.approx(wall)
+    assert lane.causes[0].name == "dataloader"
+    assert lane.causes[0].delta_ns == pytest.approx(1.5 * MS)
+
+
+def test_kernels_change_in_time_and_calls_per_step() -> None:
+    more = (KernelTime("ampere_sgemm_128x64_tn", "gemm", 30, 40 * MS),)
+    less = (KernelTime("ampere_sgemm_128x64_tn", "gemm", 20, 20 * MS),)
+    (change,) = compare([run(kernels_by_name=less)], run(slower(1.1), kernels_by_name=more)).lanes[0].kernels
+    assert (change.before_ns, change.after_ns, change.calls) == (2 * MS, 4 * MS, (2, 3))
+
+
+# Not comparable
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        (run(), run(name="NVIDIA A100"), "other GPU: NVIDIA H100 before, NVIDIA A100 after"),
+        (of_job(8), of_job(16), "other job: 8 ranks before, 16 after"),
+        (run(), run(window="gpu"), "other window: steps before, gpu after"),
+        (health(run(), "cold"), run(slower(1.1)), "cold against warm: before is a cold start"),
+        (run(), health(run(slower(1.1)), "cold"), "cold against warm: after is a cold start"),
+        (run(), health(run(slower(1.1)), "partial"), "after is incomplete: what it says"),
+        (health(run(), "lost-kernels"), run(slower(1.1)), "before lost kernels"),
+        (run(), run_of(advice(host=host()).to_json()), "after has no GPU kernels"),
+        (run_of(advice(host=host()).to_json()), run(), "before has no GPU kernels"),
+        (
+            run(),
+            run(slower(1.1), kernels_by_name=(KernelTime("ampere_sgemm_128x64_tn", "gemm", 40, MS),)),
+            "other work in a step: 2 matrix kernels before, 4 after",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared(before: Run, after: Run, reason: str) -> None:
+    found = compare([before], after)
+    assert (found.verdict, found.exit_code) == (NOT_COMPARABLE, 2)
+    assert reason in found.reason
+
+
+def test_other_versions_compare_with_a_note(tmp_path: Path) -> None:
+    """What was upgraded is what is compared, or it is not: whoever reads the verdict has to know."""
+    paths = []
+    for name, version in (("before", 12040), ("after", 12080)):
+        events = [e for i in range(6) for e in a_step(i, i * 1000 + (name == "after"))]
+        info = {"distributedInfo": {"rank": 0, "world_size": 8}, "cuda_runtime_version": version}
+        paths.append(written(tmp_path / f"{name}.json", *events, **info))
+    before, after = (load_runs(path, Request())[0] for path in paths)
+    assert (before.world, before.producers) == (8, ("torch.profiler (CUDA 12040)",))
+    assert Run.from_json(json.loads(json.dumps(before.to_json())), "") == before
+    told = "recorded by torch.profiler (CUDA 12040) before, torch.profiler (CUDA 12080) after"
+    assert told in compare([before], after).notes
+    assert not any("recorded by" in note for note in compare([before], dataclasses.replace(before, name="x")).notes)
+
+
+def test_a_smaller_batch_is_doubted(tmp_path: Path) -> None:
+    """A product of [b, 1024] and [1024, 1024] takes 2 b 1024² FLOPs: 0.0671 G for 32 rows, half of it for 16."""
+
+    def batch(rows: int, at: int) -> Run:
+        events = []
+        for i in range(6):
+            shapes = {"Input Dims": [[rows, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+            product = op("aten::mm", i * 1000 + at, i * 1000 + at + 15, **shapes)
+            events += [*a_step(i, i * 1000 + at), product]
+        return load_runs(written(tmp_path / f"{rows}-{at}.json", *events), Request())[0]
+
+    found = compare([batch(32, 0)], batch(16, 1))
+    told = "a step computes 0.06711 GFLOP before, 0.03355 after (device 0): other shapes, such as another batch?"
+    assert told in found.notes
+    assert not any("GFLOP" in note for note in compare([batch(32, 0)], batch(32, 2)).notes)
+
+
+def a_step(number: int, at: int) -> list[dict[str, Any]]:
+    """A marked step of 1 ms with one kernel."""
+    return [step(number, at, at + 1000), call(at + 5, at + 10, number + 1), kernel(at + 20, at + 900, number + 1, GEMM)]
+
+
+def test_two_cold_starts_compare_with_a_note() -> None:
+    found = compare([health(run(), "cold")], health(run(slower(1.1)), "cold"))
+    assert found.verdict == REGRESSED
+    assert any("cold starts" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("gpu_more", "verdict", "code"), [(0, NOT_COMPARABLE, 2), (2 * MS, REGRESSED, 1)])
+def test_with_other_profiler_options_only_kernel_times_count(gpu_more: int, verdict: str, code: int) -> None:
+    made = tuple(dataclasses.replace(s, gpu_ns=s.gpu_ns + gpu_more) for s in steps(slower(2)))
+    found = compare([run()], run(slower(2), options=("with_stack",), steps=made))
+    assert (found.verdict, found.exit_code) == (verdict, code)
+    assert "other profiler options (with_stack after only)" in found.reason
+    assert found.lanes[0].step is None
+    assert found.lanes[0].causes == ()
+
+
+def test_a_run_before_that_is_not_comparable_is_left_out() -> None:
+    found = compare([run(), run(name="NVIDIA A100")], run(slower(1.1)))
+    assert found.verdict == REGRESSED
+    assert "1 of 2 runs of before are not comparable" in found.notes
+
+
+def window(calls: int, ns: int) -> Run:
+    """No steps: a window of the GPU's time."""
+    kernels = (KernelTime("ampere_sgemm_128x64_tn", "gemm", calls, ns),)
+    return run(window="gpu", steps=(), step_ns=None, kernels=calls, operations=calls, kernels_by_name=kernels)
+
+
+def test_less_work_in_a_window_is_no_improvement() -> None:
+    found = compare([window(34, 34 * MS)], dataclasses.replace(window(30, 30 * MS), name="after"))
+    assert found.verdict == NOT_COMPARABLE
+    assert "other work in the window: 34 kernels before, 30 after" in found.reason
+    assert "--step-marker" in found.reason
+
+
+def test_the_same_work_in_one_window_is_too_little_to_tell() -> None:
+    before, after = window(30, 30 * MS), window(30, 25 * MS)
+    lane = dataclasses.replace(after.lanes[0], identity=(1, 2, 3, 4))
+    assert compare([before], dataclasses.replace(after, lanes=(lane,))).verdict == TOO_FEW
+
+
+def test_a_lost_device_is_named() -> None:
+    two = advice(device(), device(device=1))
+    found = compare([run_of(two.to_json())], run_of(advice(device()).to_json()))
+    assert (found.verdict, found.reason) == (NOT_COMPARABLE, "device 1 is missing in after")
+
+
+def test_processes_match_by_position_whatever_their_ids() -> None:
+    before = advice(device(process=144), device(process=145, device=1))
+    after = advice(device(process=9, end_ns=7), device(process=12, device=1))
+    lanes = compare([run_of(before.to_json())], run_of(after.to_json())).lanes
+    assert [lane.key for lane in lanes] == ["process 0 device 0", "process 1 device 1"]
+
+
+# Saved forms
+
+
+def test_a_run_survives_its_json() -> None:
+    made = run(options=("with_stack",))
+    assert Run.from_json(json.loads(json.dumps(made.to_json())), "here") == made
+
+
+def test_a_baseline_keeps_five_runs_a_gpu_and_reads_back(tmp_path: Path) -> None:
+    baseline = Baseline()
+    for n in range(7):
+        baseline = baseline.with_run(run(slower(1 + n / 1000)))
+    baseline = baseline.with_run(run(name="NVIDIA A100"))
+    path = tmp_path / "deep" / "decode.json"
+    baseline.write(path)
+    assert Baseline.load(path) == baseline
+    assert {name: len(runs) for name, runs in baseline.hardware.items()} == {"NVIDIA H100": 5, "NVIDIA A100": 1}
+    assert len(load_runs(path, Request())) == 6
+    assert max(map(len, path.read_text(encoding="utf-8").splitlines())) < 200
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"baseline": 9, "hardware": {}}', "not a baseline of version 1"),
+        ('{"baseline": 9, "hardware": {}}', "delete it and write it anew"),
+        ('{"baseline": 1, "hardware": {"H100": 3}}', "not a baseline of version 1"),
+        ('{"baseline": 1, "hardware": {"H100": []}}', "a baseline without runs"),
+        ('{"baseline": 1, "hardware": {"H100": [{}]}}', "not a run of a baseline"),
+        ('{"schema": 1, "traces": [1], "devices": [], "health": []}', "not an advice in JSON"),
+        ('{"schema": 9}', "an advice of another version"),
+        ('{"schema": 1}', "not an advice in JSON"),
+        ('{"schema": 1', "not JSON"),
+    ],
+)
+def test_a_damaged_baseline_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "before.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadUsage, match=message):
+        load_runs(path, Request())
+
+
+# The command
+
+
+def generated(path: Path, **changes: Any) -> Path:
+    write_kineto(simulate("training-dataloader", steps=10, jitter=0.02, **changes), path)
+    return path
+
+
+def test_the_command_compares_traces_saved_advice_and_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = generated(tmp_path / "before.json.gz", seed=1)
+    after = generated(tmp_path / "after.json.gz", seed=2, loader=False)
+    saved, compared = tmp_path / "saved.json", tmp_path / "compared.json"
+    assert main([str(before), "-o", str(tmp_path / "text"), "--json", str(saved)]) == 0
+    assert main([str(after), "--against", str(saved), "--json", str(compared)]) == 0
+    improved = capsys.readouterr()
+    assert improved.out.startswith("improved: step time")
+    assert "mostly dataloader" in " ".join(improved.out.split())
+    assert improved.err == ""
+    assert main([str(after), "--against", str(before), "-o", str(tmp_path / "text")]) == 0
+    assert json.loads(compared.read_text(encoding="utf-8"))["comparison"]["verdict"] == IMPROVED
+    assert main([str(before), "--against", str(after), "--format", "json"]) == 1
+    out, err = capsys.readouterr()
+    found = json.loads(out)["comparison"]
+    assert (found["verdict"], found["exit_code"]) == (REGRESSED, 1)
+    assert err.startswith("advise: regressed: step time")
+    assert err.count("\n") == 1
+
+
+def test_an_empty_later_run_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = written(tmp_path / "before.json", call(0, 5, 1), kernel(10, 20, 1))
+    after = written(tmp_path / "after.json")
+    assert main([str(after), "--against", str(before)]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("not comparable: after has no GPU kernels")
+    assert err.startswith("advise: inconclusive: not comparable: after has no GPU kernels")
+    assert main([str(before), "--against", str(after)]) == 2
+    assert capsys.readouterr().err.startswith("advise: before: after.json")
+
+
+def test_several_runs_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [generated(tmp_path / f"{seed}.json.gz", seed=seed) for seed in range(3)]
+    assert main([str(runs[2]), "--against", str(runs[0]), "--against", str(runs[1])]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("no difference beyond noise")
+    assert "single run" not in out
+
+
+def test_annotations_for_github(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = generated(tmp_path / "before.json.gz", seed=1, loader=False)
+    after = generated(tmp_path / "after.json.gz", seed=2)
+    assert main([str(after), "--against", str(before), "--format", "github"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("::error title=after.json.gz%3A regressed::step time")
+    assert "%25" in line and "% " not in line
+
+
+def test_steps_of_the_host_alone_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def recording(name: str, period: int) -> Path:
+        marks = [step(n, n * period, n * period + 900 + n) for n in range(8)]
+        return written(tmp_path / name, *marks, annotation("work", 0, 500))
+
+    assert main([str(recording("slow.json", 2000)), "--against", str(recording("quick.json", 1000))]) == 1
+    assert "step time 1.000 → 2.000 ms" in " ".join(capsys.readouterr().out.split())
+
+
+# Recordings of others
+
+
+def pair(real_traces: Path, before: str, after: str) -> Comparison:
+    one, two = (run_of(advise_traces([read(real_traces / "traces" / name)]).to_json()) for name in (before, after))
+    return compare([one], two)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "words"),
+    [
+        ("kineto/transformer-tutorial-a-h100.json.gz", "kineto/transformer-tutorial-b-h100.json.gz", TOO_FEW, "3 steps"),
+        ("nsys/mfu-2gpu-before-hopper2x.sqlite", "nsys/mfu-2gpu-after-hopper2x.sqlite", NOT_COMPARABLE, "other work"),
+        ("kineto/shiftvit-cold-a4000.json.gz", "kineto/shiftvit-warm-a4000.json.gz", NOT_COMPARABLE, "cold against warm"),
+        (
+            "kineto/resnet50-numworkers0-A-v100.json.gz", "kineto/resnet50-numworkers4-A-v100.json.gz", IMPROVED,
+            "mostly dataloader: -57.5",
+        ),
+        (
+            "kineto/memcpy-pageable-sync-a100-40g.json.gz", "kineto/memcpy-pinned-overlap-a100-40g.json.gz",
+            IMPROVED, "mostly exposed-copy",
+        ),
+        ("kineto/transformer-tutorial-a-h100.json.gz", "kineto/transformer-tutorial-a-h100.json.gz", SAME, "itself"),
+    ],
+)  # fmt: skip
+def test_pairs_recorded_by_others(real_traces: Path, before: str, after: str, verdict: str, words: str) -> None:
+    found = pair(real_traces, before, after)
+    assert found.verdict == verdict
+    assert words in found.reason
+
+
+def test_the_samples_compare_with_themselves_only(sample: Callable[[str], Path]) -> None:
+    one = run_of(advise_traces([read(sample("sync-storm"))]).to_json())
+    assert compare([one], one).itself

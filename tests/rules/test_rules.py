@@ -1,0 +1,155 @@
+"""Every rule: its cases, its page, its sources."""
+
+import re
+from pathlib import Path
+
+import pytest
+from gpu_trace_advisor.advice.ranking import find_rules, judge
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, read_size, views
+from gpu_trace_advisor.analysis.phase import PHASES
+from gpu_trace_advisor.reference.facts import DO_NOT_USE, fact, facts
+from gpu_trace_advisor.rulekit.drawing import asked, parse
+from gpu_trace_advisor.rulekit.rule import NEEDS, Finding, Rule
+
+RULES, ERRORS = find_rules()
+BY_ID = {rule.id: rule for rule in RULES}
+HEADINGS = ("Why it costs", "What to do", "How to verify", "When it must not fire")
+FOLDER = Path(__file__).parents[2] / "rules"
+
+
+def study_of(text: str) -> DeviceWindow:
+    """The first device of a drawing, asked what the drawing asks."""
+    wanted = asked(text)
+    weights = read_size(wanted["weights"]) if "weights" in wanted else None
+    request = Request(phase=wanted.get("phase"), objective=wanted.get("objective"), weights=weights)
+    return views(parse(text), request)[0][0]
+
+
+def said(rule: Rule, text: str) -> tuple[Finding, ...]:
+    """What one rule finds in a drawing."""
+    verdicts = judge(study_of(text), [rule])
+    assert verdicts.errors == ()
+    return verdicts.findings
+
+
+def cases(kind: str) -> list[object]:
+    return [
+        pytest.param(rule, text, id=f"{rule.id}-{number}")
+        for rule in RULES
+        for number, text in enumerate(getattr(rule, kind))
+    ]
+
+
+def test_all_rules_load() -> None:
+    assert ERRORS == []
+    assert {path.stem.replace("_", "-") for path in FOLDER.glob("[!_]*.py")} == BY_ID.keys()
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("fires"))
+def test_fires(rule: Rule, text: str) -> None:
+    findings = said(rule, text)
+    assert findings, f"causes: {study_of(text).causes}"
+    for finding in findings:
+        assert re.search(r"\d", finding.message), "a message has its numbers"
+        assert not re.search(r"(?<![\d.])0\.0+ ms", finding.message), "microseconds are not shown as no milliseconds"
+        assert finding.how
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("quiet"))
+def test_stays_quiet(rule: Rule, text: str) -> None:
+    assert said(rule, text) == ()
+
+
+@pytest.mark.parametrize(("rule", "text"), cases("misses"))
+@pytest.mark.xfail(strict=True, reason="a known failure")
+def test_known_failures(rule: Rule, text: str) -> None:
+    assert said(rule, text)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_has_a_page(rule: Rule) -> None:
+    assert [heading for heading in HEADINGS if not rule.section(heading)] == []
+    first = rule.page.split("\n\n")[0]
+    assert first.endswith(".") and not first.startswith(HEADINGS)
+    assert rule.title and not rule.title.endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_has_cases(rule: Rule) -> None:
+    assert rule.fires
+    assert len(rule.quiet) > len(rule.fires) or len(rule.quiet) >= 3
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_cites_usable_claims_that_name_it(rule: Rule) -> None:
+    named = {key for key, claim in facts().items() if f"rule:{rule.id}" in claim.used_by}
+    assert set(rule.cites) == named
+    assert all(fact(key).status != DO_NOT_USE for key in rule.cites)
+
+
+def test_claims_name_rules_that_exist() -> None:
+    used = {
+        user.removeprefix("rule:") for claim in facts().values() for user in claim.used_by if user.startswith("rule:")
+    }
+    assert used <= BY_ID.keys()
+
+
+def test_no_number_of_a_claim_without_its_key() -> None:
+    """What a rule reads from facts.toml it also cites."""
+    for path in FOLDER.glob("[!_]*.py"):
+        text = path.read_text(encoding="utf-8")
+        read = set(re.findall(r'\b(?:value|span|fact)\("([\w.-]+)"', text))
+        assert read <= set(BY_ID[path.stem.replace("_", "-")].cites), path.name
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_needs_and_phases_are_known(rule: Rule) -> None:
+    assert set(rule.needs) <= NEEDS.keys()
+    assert set(rule.phases) <= set(PHASES)
+    assert bool(rule.phases) == bool(rule.because)
+    assert not rule.because or rule.because in rule.cites
+
+
+@pytest.mark.parametrize(
+    ("operator", "says"),
+    [
+        ("vllm::moe_forward", "--enforce-eager"),
+        ("sgl_kernel::fwd", "--disable-cuda-graph"),
+        ("aten::mm", "torch.compile"),
+    ],
+)
+def test_what_captures_is_said_in_the_words_of_the_program(operator: str, says: str) -> None:
+    view = study_of(f"""
+        step |...................
+        host OO.a.OO.b.OO.c.OO.d
+        s7   ....a.....b....c...d
+        a: {operator}
+        repeat: 4
+        scale: 10us
+    """)
+    (claim,) = BY_ID["cuda-graphs"].check(view)
+    assert says in claim.how
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "says", "not_said"),
+    [
+        ("device: a100-sxm4-80", "bfloat16", "fp16"),
+        ("device: v100-sxm2", "GradScaler", "bfloat16"),
+        ("device: v100-sxm2\n phase: prefill", "autocast with fp16;", "GradScaler"),
+        ("", "before Ampere", "has no bf16"),  # the device is not known
+    ],
+)
+def test_the_precision_advised_is_one_that_the_device_has(asked_for: str, says: str, not_said: str) -> None:
+    (claim,) = BY_ID["mixed-precision"].check(
+        study_of(f"""
+ step |...................
+ host abS==============..
+ s7   .aaaaaaaaaaaaabbbbbb
+ a: volta_sgemm_128x64_tn
+ {asked_for}
+ repeat: 4
+ scale: 100us
+""")
+    )
+    assert says in claim.how and not_said not in claim.how
