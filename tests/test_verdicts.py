@@ -6,7 +6,7 @@ TRACES = Path(__file__).parents[1] / "traces"
 
 
 def test_a_block_has_the_headline_the_causes_and_what_a_finding_names_and_saves() -> None:
-    path = next(path for path in recordings(TRACES) if path.name.startswith("mlp-training"))
+    path = next(path for path in recordings(TRACES) if path.name.startswith("training-dataloader.json"))
     lines = block(path, TRACES).splitlines()
     assert lines[0] == f"## {path.name}"
     assert lines[1].startswith("GPU busy ")
