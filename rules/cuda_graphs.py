@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import in_graph_replay
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import regions

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution import CODE
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.reference.facts import value

@@ -10,7 +10,8 @@ import gpu_trace_advisor.advice.model
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice, WhatIf
-from gpu_trace_advisor.attribution import CATEGORIES, IDLE, SIDES
+from gpu_trace_advisor.attribution import SIDES
+from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES, IDLE
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.trace.kernel_names import CLASSES, OTHER
 from jsonschema import Draft202012Validator
@@ -97,8 +98,8 @@ def test_what_breaks_the_schema_is_found(place: tuple[str | int, ...], value: ob
 
 def test_the_words_are_those_of_the_code() -> None:
     item = SCHEMA["$defs"]["item"]["properties"]
-    assert item["cause"]["enum"] == list(CATEGORIES)
-    assert set(item["category"]["enum"]) == set(CATEGORIES.values())
+    assert item["cause"]["enum"] == list(CAUSES)
+    assert set(item["category"]["enum"]) == set(CATEGORIES)
     assert item["side"]["enum"] == [*SIDES, None]
     assert SCHEMA["$defs"]["part"]["properties"]["cause"]["enum"] == list(IDLE)
     assert SCHEMA["$defs"]["part"]["properties"]["side"]["enum"] == list(SIDES)

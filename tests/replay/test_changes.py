@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.durations import Nanoseconds
 from gpu_trace_advisor.graph import Edge, Graph
 from gpu_trace_advisor.replay.changes import (

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
-from gpu_trace_advisor.attribution import CATEGORIES
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
 from gpu_trace_advisor.runtime import compiled
 from gpu_trace_advisor.timelines.steps import Window
@@ -24,7 +24,7 @@ def check(path: CriticalPath, span: int) -> None:
     assert path.span_ns == span
     assert sum(path.by_cause.values()) == span
     assert all(ns > 0 for ns in path.by_cause.values())
-    assert set(path.by_cause) <= set(CATEGORIES)
+    assert set(path.by_cause) <= set(CAUSES)
 
 
 @pytest.mark.parametrize("window", ["gpu", "steps", "all"])

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.graph import Edge, Graph, Point
 from gpu_trace_advisor.replay.changes import Change, scaled, together, without_host, without_waits
 from gpu_trace_advisor.replay.sweep import TRUSTED, Trust, replay, trust, wall_ns

@@ -5,49 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.ranks.model import RankRow, Run
 from gpu_trace_advisor.units import duration, share
-
-LOSSES = {
-    "communication": "communication",
-    "copies": "copies",
-    "dataloader-gaps": "the data loader",
-    "implicit-barriers": "waiting at synchronisations",
-    "launch-overhead": "launch overhead",
-    "host-stalls": "host stalls",
-    "profiler": "the profiler itself",
-}
-"""What a category is called in a sentence."""
-
-CAUSES = {
-    "ideal": "kernels at their roofline",
-    "tail": "SMs waiting for a kernel's last blocks",
-    "ramp": "the memory pipe filling at the start of kernels",
-    "activation-traffic": "intermediates written and read again",
-    "inefficiency": "kernels slower than their roofline",
-    "unmodelled": "kernels",
-    "exposed-communication": "communication that no kernel hides",
-    "exposed-copy": "copies that no kernel hides",
-    "memset": "memory sets",
-    "dataloader": "the data loader",
-    "host-sync": "the GPU drained by synchronisations",
-    "dependency-wait": "streams waiting for each other",
-    "framework": "the host preparing operators",
-    "python": "the host running Python",
-    "launch-call": "the host inside launch calls",
-    "launch-latency": "launches on their way to the GPU",
-    "queued-gap": "pauses between queued operations",
-    "copy-staging": "filling staging buffers of copies",
-    "allocator": "allocating memory",
-    "module-load": "loading modules",
-    "compile": "compiling",
-    "garbage-collection": "Python's garbage collection",
-    "profiler": "the profiler itself",
-    "host-unknown": "the host doing what was not recorded",
-    "device-unknown": "waiting for what was not recorded",
-}
-"""What a cause is called in a sentence."""
 
 BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
 LITTLE = 0.05  # … nor is a loss below this share, where kernels are most of the busy time
@@ -141,26 +101,17 @@ def called(device: DeviceAdvice, category: str) -> tuple[str, int]:
     items = [item for item in device.attribution if item.category == category and item.when != "compute"]
     sums: dict[str, int] = {}
     for item in items:
-        words = cause_in_words(item)
+        words = item.phrase
         sums[words] = sums.get(words, 0) + item.ns
     ranked = sorted(sums, key=lambda words: -sums[words])
     if sums[ranked[0]] >= MOSTLY * sum(sums.values()):
         ranked = ranked[:1]
     if len(ranked) > 1 and category == "copies":
         return "copies that no kernel hides", sum(item.ns for item in items if item.when == "copy")
-    name, words = LOSSES[category], " and ".join(ranked[:2])
+    name, words = CATEGORIES[category].phrase, " and ".join(ranked[:2])
     if len(ranked) == 1 and (len(sums) == 1 or category in SPEAKS_FOR_ITSELF):
         return words, sums[words]
     return f"{name}, mostly {words}", sum(sums.values())
-
-
-def cause_in_words(item: Item) -> str:
-    """A cause in words, with what its detail adds."""
-    if item.cause == "exposed-copy" and item.detail:
-        return f"{item.detail} copies that no kernel hides"
-    if item.cause == "host-sync" and item.detail == "blocking copy":
-        return "the GPU drained by blocking copies"
-    return CAUSES[item.cause]
 
 
 def _of_steps(device: DeviceAdvice, ns: int) -> str:

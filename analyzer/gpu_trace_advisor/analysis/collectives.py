@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import Intervals, union
 from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF, dtype_bytes, kind_of

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.analysis.summary import lost_launches
-from gpu_trace_advisor.attribution import CODE, HOST, START_UP, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution import HOST, START_UP, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import counted, present
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.timelines.device import COMMUNICATION, Timeline

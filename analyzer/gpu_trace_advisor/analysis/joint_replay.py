@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF
 from gpu_trace_advisor.ranks.compare_ranks import Numbered, align_ranks, number

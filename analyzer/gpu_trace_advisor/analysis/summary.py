@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import HOST, IDLE, SIDES, Attribution, Pieces, take
+from gpu_trace_advisor.attribution import HOST, SIDES, Attribution, Pieces, take
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.codes import counted, present
 from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.columns.intervals import ascending, clip, total

@@ -41,6 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, label, phrase
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import Nanoseconds
 from gpu_trace_advisor.columns.intervals import Intervals
@@ -58,39 +59,6 @@ from gpu_trace_advisor.timelines.device import (
 )
 from gpu_trace_advisor.trace.model import Bool, Index, Int8, Int64
 
-CATEGORIES = {
-    "ideal": "useful",
-    "tail": "implicit-barriers",
-    "ramp": "memory-bubbles",
-    "activation-traffic": "activation-round-trips",
-    "inefficiency": "kernel-inefficiency",
-    "unmodelled": "kernel-time",
-    "exposed-communication": "communication",
-    "exposed-copy": "copies",
-    "memset": "copies",
-    "dataloader": "dataloader-gaps",
-    "host-sync": "implicit-barriers",
-    "dependency-wait": "implicit-barriers",
-    "framework": "launch-overhead",
-    "python": "launch-overhead",
-    "launch-call": "launch-overhead",
-    "launch-latency": "launch-overhead",
-    "queued-gap": "launch-overhead",
-    "copy-staging": "copies",
-    "allocator": "host-stalls",
-    "module-load": "host-stalls",
-    "compile": "host-stalls",
-    "garbage-collection": "host-stalls",
-    "profiler": "profiler",
-    "host-unknown": "unattributed",
-    "device-unknown": "unattributed",
-}
-BUSY = (
-    "ideal", "tail", "ramp", "activation-traffic", "inefficiency", "unmodelled", "exposed-communication", "exposed-copy",
-    "memset",
-)  # fmt: skip
-IDLE = tuple(cause for cause in CATEGORIES if cause not in BUSY)
-CODE = {cause: code for code, cause in enumerate(IDLE)}
 SIDES = ("host", "submitted", "unlinked")
 HOST, SUBMITTED, UNLINKED = range(3)
 START_UP = ("module-load", "allocator", "compile")
@@ -219,7 +187,17 @@ class Item(NamedTuple):
 
     @property
     def category(self) -> str:
-        return CATEGORIES[self.cause]
+        return CAUSES[self.cause].category
+
+    @property
+    def label(self) -> str:
+        """The cause as a row of a table calls it."""
+        return label(self.cause, self.detail)
+
+    @property
+    def phrase(self) -> str:
+        """The cause in a sentence: continues "the largest loss is"."""
+        return phrase(self.cause, self.detail)
 
 
 @dataclass(frozen=True)
@@ -258,7 +236,7 @@ class Attribution:
             cause, side = divmod(rest, 3)
             item = Item(
                 "idle", IDLE[cause], "modelled" if modelled else "measured", SIDES[side],
-                ("", "sync", "blocking copy")[detail], 0,
+                ("", SYNC, BLOCKING_COPY)[detail], 0,
             )  # fmt: skip
             sums[item] += int(totals[number])
         items = [item._replace(ns=ns) for item, ns in sums.items() if ns]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gpu_trace_advisor.attribution import (
-    CODE,
     GENERIC,
     HOST,
     STAGING_NS,
@@ -21,6 +20,7 @@ from gpu_trace_advisor.attribution import (
     take,
 )
 from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
 from gpu_trace_advisor.columns.compact import blocks, constant, index_type, where

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import CODE, HOST, STAGING_NS, Attribution, Pieces
+from gpu_trace_advisor.attribution import HOST, STAGING_NS, Attribution, Pieces
 from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.pieces import with_cause
 from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.columns.compact import blocks, constant, index_type, places, where

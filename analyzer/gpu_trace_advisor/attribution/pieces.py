@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import CODE, SUBMITTED, Idle, Pieces
+from gpu_trace_advisor.attribution import SUBMITTED, Idle, Pieces
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.compact import blocks, index_type
 from gpu_trace_advisor.columns.durations import Nanoseconds, concatenated, rearranged
 from gpu_trace_advisor.columns.intervals import Overlaps

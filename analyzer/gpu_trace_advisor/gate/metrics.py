@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from gpu_trace_advisor.attribution import CATEGORIES
+from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES
 from gpu_trace_advisor.gate.run_record import counts
 from gpu_trace_advisor.quantity import NUMBER, SHARE, SIZE, TIME
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -57,7 +57,7 @@ def caused(names: frozenset[str], field: str) -> Getter:
     def get(device: Device) -> float:
         return float(sum(item["ns"] for item in device["attribution"] if item[field] in names))
 
-    causes = names if field == "cause" else {cause for cause, category in CATEGORIES.items() if category in names}
+    causes = names if field == "cause" else {cause.name for cause in CAUSES.values() if cause.category in names}
     return Getter((SHARE, TIME), get, True, lambda device: gap_with(device, frozenset(causes)))
 
 
@@ -138,8 +138,8 @@ def _copied(device: Device) -> float | None:
 GETTERS: dict[str, Getter] = {
     "step": Getter((TIME,), lambda device: device["step_ns"], evidence=_longest_gap),
     "wall": Getter((TIME,), lambda device: device["wall_ns"], evidence=_longest_gap),
-    **{cause: caused(frozenset({cause}), "cause") for cause in CATEGORIES},
-    **{category: caused(frozenset({category}), "category") for category in dict.fromkeys(CATEGORIES.values())},
+    **{cause: caused(frozenset({cause}), "cause") for cause in CAUSES},
+    **{category: caused(frozenset({category}), "category") for category in CATEGORIES},
     **{name: part(key) for name, key in PARTS.items()},
     **{
         name: counted(name) for name in ("kernels", "operations", "launches", "syncs", "blocking-copies", "allocations")

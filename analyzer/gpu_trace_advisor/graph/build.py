@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import CODE, Attribution
+from gpu_trace_advisor.attribution import Attribution
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.columns.compact import blocks, index_type, narrowed, places, where
 from gpu_trace_advisor.columns.durations import Nanoseconds, durations

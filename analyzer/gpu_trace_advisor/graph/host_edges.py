@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import IDLE, Attribution
+from gpu_trace_advisor.attribution import Attribution
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.attribution.host_side import causes_of_segments, python_holes, silent_cause
 from gpu_trace_advisor.columns.compact import constant, narrowed, places, where
 from gpu_trace_advisor.columns.intervals import Intervals, overlaps, remainder

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import CODE, STAGING_NS, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution import STAGING_NS, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.graph.operations import Operations

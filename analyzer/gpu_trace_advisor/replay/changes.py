@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import CODE, GENERIC
+from gpu_trace_advisor.attribution import GENERIC
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import among, first_places
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import NEVER, durations

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.compact import blocks, index_type
 from gpu_trace_advisor.graph import PASSES, Edge, Graph, Point
 from gpu_trace_advisor.runtime import compiled

@@ -16,11 +16,11 @@ from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
 from gpu_trace_advisor.advice.verdict import where
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host
-from gpu_trace_advisor.attribution import CATEGORIES, IDLE, SIDES
+from gpu_trace_advisor.attribution import SIDES
+from gpu_trace_advisor.attribution.causes import CAUSES, IDLE
 from gpu_trace_advisor.graph import Edge
 from gpu_trace_advisor.replay.critical_path import CriticalPath
 from gpu_trace_advisor.report.redaction import shareable
-from gpu_trace_advisor.report.wording import LABELS
 from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration
@@ -73,10 +73,11 @@ def _causes(pid: int, view: DeviceWindow) -> Iterator[str]:
     for begun, ended, code, side, row, modelled in zip(*columns, strict=True):
         cause = IDLE[code]
         told = {
-            "cause": cause, "category": CATEGORIES[cause], "side": SIDES[side], "grade": "modelled" if modelled else "measured",
+            "cause": cause, "category": CAUSES[cause].category, "side": SIDES[side],
+            "grade": "modelled" if modelled else "measured",
             "evidence": shareable(readable_host(trace, row)) if row != NONE else "nothing recorded",
         }  # fmt: skip
-        yield _event(pid, 0, LABELS.get(cause, cause), begun, ended, "idle", told, COLOURS.get(CATEGORIES[cause]))
+        yield _event(pid, 0, CAUSES[cause].label, begun, ended, "idle", told, COLOURS.get(CAUSES[cause].category))
 
 
 def _findings(pid: int, view: DeviceWindow, findings: Sequence[Finding]) -> Iterator[str]:

@@ -8,53 +8,11 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice
 from gpu_trace_advisor.analysis.summary import CopyTime, KernelTime, OwnerTime
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES
 from gpu_trace_advisor.report.text.terminal import clean
 from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.units import share
 
-LABELS = {
-    "ideal": "kernels at their roofline",
-    "tail": "last waves half empty",
-    "ramp": "kernels starting up",
-    "activation-traffic": "avoidable intermediates",
-    "inefficiency": "kernels below their roofline",
-    "unmodelled": "kernels",
-    "exposed-communication": "exposed communication",
-    "exposed-copy": "exposed copies",
-    "memset": "exposed memory sets",
-    "dataloader": "data loader",
-    "host-sync": "drained by synchronisations",
-    "dependency-wait": "stream dependencies",
-    "framework": "host preparing operators",
-    "python": "host running Python",
-    "launch-call": "host inside launch calls",
-    "launch-latency": "launches on their way",
-    "queued-gap": "between queued operations",
-    "copy-staging": "staging of copies",
-    "allocator": "memory allocation",
-    "module-load": "loading modules",
-    "compile": "compiling",
-    "garbage-collection": "garbage collection",
-    "profiler": "the profiler itself",
-    "host-unknown": "host work not recorded",
-    "device-unknown": "GPU wait not recorded",
-}
-GROUPS = {
-    "kernel-time": "kernels",
-    "useful": "useful work",
-    "kernel-inefficiency": "kernels below their roofline",
-    "memory-bubbles": "kernels starting up",
-    "activation-round-trips": "avoidable intermediates",
-    "communication": "communication",
-    "copies": "copies",
-    "dataloader-gaps": "data loader",
-    "implicit-barriers": "synchronisation",
-    "launch-overhead": "launch overhead",
-    "host-stalls": "host stalls",
-    "profiler": "profiler",
-    "unattributed": "not recorded",
-}
 SMALL = 0.001  # causes below this share of the wall share a line
 FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
 
@@ -69,13 +27,9 @@ def sides_of(device: DeviceAdvice) -> str:
     return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
 
 
-def label_of(item: Item) -> str:
-    """A cause as a row of a table calls it, with what its detail adds."""
-    if item.cause == "exposed-copy" and item.detail:
-        return f"exposed copies {item.detail}"
-    if item.cause == "host-sync" and item.detail == "blocking copy":
-        return "drained by blocking copies"
-    return LABELS.get(item.cause, item.cause)
+def on_path(cause: str) -> str:
+    """A cause on the critical path, where kernels are not held against a roofline."""
+    return CATEGORIES["kernel-time"].label if cause == "unmodelled" else CAUSES[cause].label
 
 
 def short_evidence(name: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host, user_line
-from gpu_trace_advisor.attribution import CODE
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import counted
 from gpu_trace_advisor.rulekit.rule import Evidence
 from gpu_trace_advisor.trace.kernel_names import readable

@@ -23,6 +23,7 @@ from markupsafe import Markup
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, place_of, said_of
 from gpu_trace_advisor.advice.verdict import focus, where
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.gate.budget import Check
 from gpu_trace_advisor.gate.compare import Comparison
 from gpu_trace_advisor.report.html import charts
@@ -33,12 +34,12 @@ from gpu_trace_advisor.report.text.ranks import lines as rank_lines
 from gpu_trace_advisor.report.text.terminal import UNITS
 from gpu_trace_advisor.report.wording import (
     FORMATS,
-    LABELS,
     bandwidth,
     by_class,
     decimals,
     moved,
     ms,
+    on_path,
     share_of,
     sides_of,
     waits_of,
@@ -213,8 +214,9 @@ def _environment() -> jinja2.Environment:
         capitalise=lambda text: text[:1].upper() + text[1:], si=_si,
     )  # fmt: skip
     made.globals.update(
-        share=share, ms=ms, decimals=decimals, where=where, labels=LABELS, formats=FORMATS, by_class=by_class,
-        sides_of=sides_of, waits_of=waits_of, made_of=charts.MADE_OF, rank_lines=rank_lines,
+        share=share, ms=ms, decimals=decimals, where=where,
+        labels={name: cause.label for name, cause in CAUSES.items()}, formats=FORMATS, by_class=by_class,
+        sides_of=sides_of, waits_of=waits_of, made_of=charts.MADE_OF, rank_lines=rank_lines, on_path=on_path,
     )  # fmt: skip
     return made
 

@@ -15,11 +15,10 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import largest_gaps, readable_host
-from gpu_trace_advisor.attribution import CATEGORIES, IDLE
+from gpu_trace_advisor.attribution.causes import CAUSES, IDLE
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import NOTHING, Intervals, ascending, merge, subtract, union
 from gpu_trace_advisor.graph import Edge, Point
-from gpu_trace_advisor.report.wording import LABELS
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE
 from gpu_trace_advisor.timelines.host import HostActivity
@@ -40,7 +39,7 @@ COLOURS = (
 )  # fmt: skip
 """What a box can be coloured as: categories, and what a host thread does that is no loss by itself."""
 CODE = {name: code for code, name in enumerate(COLOURS)}
-OF_CAUSE = np.array([CODE[CATEGORIES[cause]] for cause in IDLE])
+OF_CAUSE = np.array([CODE[CAUSES[cause].category] for cause in IDLE])
 OF_DOING = np.full(len(HostActivity), CODE["waiting"])
 for _doing, _colour in {
     HostActivity.PROFILER: "profiler", HostActivity.GARBAGE: "host-stalls", HostActivity.DATALOADER: "dataloader-gaps",
@@ -141,7 +140,7 @@ def _idle_lane(view: DeviceWindow, names: _Names) -> _Lane:
     distinct, first, which = np.unique(key, return_index=True, return_inverse=True)
     texts = []
     for i in first.tolist():
-        label = LABELS.get(IDLE[cause[i]], IDLE[cause[i]])
+        label = CAUSES[IDLE[cause[i]]].label
         texts.append(f"{label}: {readable_host(trace, int(row[i]))}" if row[i] != NONE else label)
     codes = names.codes(texts)[which] if len(distinct) else np.empty(0, np.int64)
     return _Lane("idle", "idle, by cause", pieces.start[at], pieces.end[at], codes, OF_CAUSE[cause])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.gate.budget import BROKEN, OK, UNKNOWN, Check
 from gpu_trace_advisor.gate.compare import Change, Comparison, LaneChange, Timing, ms
 from gpu_trace_advisor.quantity import shown
@@ -61,7 +63,8 @@ def _lane(page: Page, lane: LaneChange) -> None:
             if timing is not None
         ]
         page.table(rows, ("", "before", "after", "change", "noise"))
-    _changes(page, f"CAUSES  ms {unit}, mean", lane.causes[:CAUSES_SHOWN])
+    causes = [replace(change, name=CAUSES[change.name].label) for change in lane.causes[:CAUSES_SHOWN]]
+    _changes(page, f"CAUSES  ms {unit}, mean", causes)
     _changes(page, f"KERNELS  ms {unit}, calls", lane.kernels[:KERNELS_SHOWN])
     if lane.counts:
         page.head("COUNTS", f"{unit}, those that differ")

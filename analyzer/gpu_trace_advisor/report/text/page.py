@@ -22,6 +22,7 @@ from gpu_trace_advisor.advice.verdict import (
 )
 from gpu_trace_advisor.analysis.summary import HostTime
 from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.report.text.findings import findings
 from gpu_trace_advisor.report.text.ranks import RANKS_SHOWN, ranks
 from gpu_trace_advisor.report.text.serving import decode
@@ -29,14 +30,12 @@ from gpu_trace_advisor.report.text.tables import copies, gaps, kernels, launches
 from gpu_trace_advisor.report.text.terminal import Page, bar, clean, columns, pad
 from gpu_trace_advisor.report.wording import (
     FORMATS,
-    GROUPS,
-    LABELS,
     SMALL,
     by_class,
     count_of,
     decimals,
-    label_of,
     ms,
+    on_path,
     share_of,
     shown_of,
     sides_of,
@@ -159,9 +158,7 @@ def _partition(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None
             f"{duration(hidden) if hidden else 'none'} of it behind other work.", "  ", "dim",
         )  # fmt: skip
     if device.critical_path and device.wall_ns:
-        path = ", ".join(
-            f"{LABELS.get(cause, cause)} {share(ns, device.wall_ns)}" for cause, ns in device.critical_path[:4]
-        )
+        path = ", ".join(f"{on_path(cause)} {share(ns, device.wall_ns)}" for cause, ns in device.critical_path[:4])
         page.prose(f"Critical path: {path}.", "  ", "dim")
     _hints(page, device, health)
 
@@ -235,10 +232,10 @@ def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
     for category, members in sorted(groups.items(), key=lambda pair: -_sum(pair[1])):
         causes: dict[str, list[Item]] = defaultdict(list)
         for item in members:
-            causes[label_of(item)].append(item)
+            causes[item.label].append(item)
         indent = "  "
         if len(causes) > 1:
-            chart.row(indent + GROUPS.get(category, category), _sum(members), style)
+            chart.row(indent + CATEGORIES[category].label, _sum(members), style)
             indent = "    "
         for label, same in sorted(causes.items(), key=lambda pair: -_sum(pair[1])):
             shown = label.replace("exposed copies ", "exposed ") if len(causes) > 1 else label
@@ -289,7 +286,7 @@ def _device_row(device: DeviceAdvice, devices: Sequence[DeviceAdvice], *, steppe
     return [
         _place(device, devices), duration(device.wall_ns), *step,
         *(share(ns, device.wall_ns).removesuffix(" %") for ns in parts),
-        GROUPS.get(loss[0], loss[0]) if loss else "",
+        CATEGORIES[loss[0]].label if loss else "",
     ]  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, MemoryUse, OwnerTime
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.report.text.terminal import Page, clean, columns, pad
 from gpu_trace_advisor.report.wording import (
-    LABELS,
     SMALL,
     bandwidth,
     count_of,
@@ -39,7 +39,7 @@ def gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
 
 def _gap(gap: Gap, device: DeviceAdvice) -> str:
     parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
-    did = ", ".join(f"{LABELS.get(part.cause, part.cause)} {duration(part.ns)}" for part in parts)
+    did = ", ".join(f"{CAUSES[part.cause].label} {duration(part.ns)}" for part in parts)
     seen = next((short_evidence(part.evidence) for part in parts if part.evidence), "")
     text = f"at {(gap.start_ns - device.start_ns) / 1e6:,.{decimals(device.wall_ns)}f} ms: {did}"
     text += f"; in {seen}" if seen else ""
