@@ -7,7 +7,7 @@ from gpu_trace_advisor.analysis.summary import allocation_calls, memory_use
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.units import percent
 
@@ -27,8 +27,8 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
     phases=("training",),
     because="tvi-matrix-checkpointing",
     fires=(
-        # The forward of a layer again, within its backward, and half of the memory is free.
-        """
+        case(
+            """
         step |.....................
         host a..b....c.S=========..
         host ..O===................
@@ -39,8 +39,10 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
-        # No room: the allocator frees and allocates in every step.
-        """
+            "The forward of a layer again, within its backward, and half of the memory is free.",
+        ),
+        case(
+            """
         step |.....................
         host a.F=.A=.b.S==========.
         s7   .aa......bbbbbbbbbbb..
@@ -49,10 +51,12 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
+            "No room: the allocator frees and allocates in every step.",
+        ),
     ),
     quiet=(
-        # Recomputed, and the memory is needed.
-        """
+        case(
+            """
         step |.....................
         host a..b....c.S=========..
         host ..O===................
@@ -63,8 +67,10 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
-        # Nothing is recomputed.
-        """
+            "Recomputed, and the memory is needed.",
+        ),
+        case(
+            """
         step |.....................
         host a..b....c.S=========..
         host ..O===................
@@ -75,8 +81,10 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
-        # Memory was not recorded: nothing is guessed.
-        """
+            "Nothing is recomputed.",
+        ),
+        case(
+            """
         step |.....................
         host a..b....c.S=========..
         host ..O===................
@@ -86,8 +94,10 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
-        # The allocator works in the loop, but memory is not what it lacks.
-        """
+            "Memory was not recorded: nothing is guessed.",
+        ),
+        case(
+            """
         step |.....................
         host a.F=.A=.b.S==========.
         s7   .aa......bbbbbbbbbbb..
@@ -96,8 +106,10 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
-        # Recomputed and full: that is what it is for.
-        """
+            "The allocator works in the loop, but memory is not what it lacks.",
+        ),
+        case(
+            """
         step |.....................
         host a..b....F=A=S=======..
         host ..O===................
@@ -108,6 +120,8 @@ BACKWARD = re.compile(r"autograd::engine::evaluate_function: (?!CheckpointFuncti
         device: H100 SXM
         phase: training
         """,
+            "Recomputed and full: that is what it is for.",
+        ),
     ),
 )
 def activation_checkpointing(view: DeviceWindow) -> Iterator[Claim]:

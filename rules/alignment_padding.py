@@ -6,7 +6,7 @@ from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
@@ -33,8 +33,8 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         """,
     ),
     quiet=(
-        # A multiple of 16 bytes.
-        """
+        case(
+            """
         step |.....................
         host a.b.S=================
         s7   .aaaaaaaaaaabbbbbbb...
@@ -43,8 +43,10 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         scale: 1ms
         device: H100 SXM
         """,
-        # One row: reading the weights decides.
-        """
+            "A multiple of 16 bytes.",
+        ),
+        case(
+            """
         step |.....................
         host a.b.S=================
         s7   .aaaaaaaaaaabbbbbbb...
@@ -53,8 +55,10 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         scale: 100us
         device: H100 SXM
         """,
-        # Padding would add more than it gives.
-        """
+            "One row: reading the weights decides.",
+        ),
+        case(
+            """
         step |.....................
         host a.b.S=================
         s7   .aaaaaaaaaaabbbbbbb...
@@ -63,8 +67,10 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         scale: 1us
         device: H100 SXM
         """,
-        # As fast as the aligned ones beside it.
-        """
+            "Padding would add more than it gives.",
+        ),
+        case(
+            """
         step |.....................
         host a.b.S=================
         s7   .aaaaaaaaaaabbbbbbbbbb
@@ -74,6 +80,8 @@ MORE = 0.15  # of further work that padding may add: above it eats what it gives
         scale: 1ms
         device: H100 SXM
         """,
+            "As fast as the aligned ones beside it.",
+        ),
     ),
 )
 def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:

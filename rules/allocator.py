@@ -4,7 +4,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, percent, share, times
 
@@ -31,29 +31,35 @@ FROM = 0.01  # of the wall: in a warm loop the caching allocator asks the driver
         """,
     ),
     quiet=(
-        # Allocation while queued work runs.
-        """
+        case(
+            """
         step |...................
         host a.AAA==............
         s7   .aaaaaaaaaaaaaaaaaa.
         repeat: 4
         scale: 100us
         """,
-        # Hardly any.
-        """
+            "Allocation while queued work runs.",
+        ),
+        case(
+            """
         step |...............................................................................................................
         host Aa........................................................................................................S=====
         s7   ..aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.
         repeat: 4
         """,
-        # Idle, but without allocations.
-        """
+            "Hardly any.",
+        ),
+        case(
+            """
         step |...................
         host OOO.a....O==.b.....
         s7   .....aaaa.....bbbb..
         repeat: 4
         scale: 100us
         """,
+            "Idle, but without allocations.",
+        ),
     ),
 )
 def allocator(view: DeviceWindow) -> Iterator[Claim]:

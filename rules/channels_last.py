@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.units import duration, percent
 
@@ -30,8 +30,8 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         """,
     ),
     quiet=(
-        # Channels-last already.
-        """
+        case(
+            """
         step |............
         host a.b.c.S=====
         s7   .aabbbbbcc..
@@ -39,8 +39,10 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         b: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
         repeat: 3
         """,
-        # A few, at the model's borders.
-        """
+            "Channels-last already.",
+        ),
+        case(
+            """
         step |..................................................................................
         host a.b.c.S===========================================================================
         s7   .abbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbc...
@@ -49,8 +51,10 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         c: void cudnn::ops::nhwcToNchwKernel<float, float>
         repeat: 3
         """,
-        # A transformer transposes heads, and has no convolutions.
-        """
+            "A few, at the model's borders.",
+        ),
+        case(
+            """
         step |............
         host a.b.c.S=====
         s7   .aabbbbbcc..
@@ -59,8 +63,10 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         c: void transpose_kernel<float>
         repeat: 3
         """,
-        # An image is converted once, for a model without convolutions.
-        """
+            "A transformer transposes heads, and has no convolutions.",
+        ),
+        case(
+            """
         step |............
         host ab..S=======
         s7   ..aabbbbbbb..
@@ -68,6 +74,8 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         b: ampere_bf16_s16816gemm_bf16_128x128
         repeat: 3
         """,
+            "An image is converted once, for a model without convolutions.",
+        ),
     ),
 )
 def channels_last(view: DeviceWindow) -> Iterator[Claim]:

@@ -7,7 +7,7 @@ from gpu_trace_advisor.ranks.model import RankRow, Run
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.timelines.device import COMMUNICATION
 from gpu_trace_advisor.units import duration, percent, share
 
@@ -47,8 +47,8 @@ PHASES_IN_WORDS = {
         """,
     ),
     quiet=(
-        # Hidden behind the backward pass.
-        """
+        case(
+            """
         step |...................
         host a.n.b.cS=========.
         s7   .aabbbbbbbbbbbbbbbb.
@@ -58,8 +58,10 @@ PHASES_IN_WORDS = {
         repeat: 4
         scale: 100us
         """,
-        # Tensor parallelism in decode: the collective is on the critical path, nothing is there to overlap with.
-        """
+            "Hidden behind the backward pass.",
+        ),
+        case(
+            """
         step |...................
         host a.n.b.c.S=========.
         s7   .aannnnnnbbbbcccc..
@@ -68,8 +70,10 @@ PHASES_IN_WORDS = {
         repeat: 4
         scale: 100us
         """,
-        # No communication at all.
-        """
+            "Tensor parallelism in decode: the collective is on the critical path, nothing is there to overlap with.",
+        ),
+        case(
+            """
         step |...................
         host a.b.c.d.S=========.
         s7   .aabbbbbbccccdddd..
@@ -77,6 +81,8 @@ PHASES_IN_WORDS = {
         repeat: 4
         scale: 100us
         """,
+            "No communication at all.",
+        ),
     ),
 )
 def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:

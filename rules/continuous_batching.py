@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.phase import DECODE, product_rows
 from gpu_trace_advisor.decode.passes import Decoding, engines
 from gpu_trace_advisor.rulekit.evidence import at_ms
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Int64
 
 STEPS = 6  # fewer show no batch that drains and is filled again
@@ -31,8 +31,8 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         """,
     ),
     quiet=(
-        # Always full.
-        """
+        case(
+            """
         step |...
         host a...
         s7   .aaa
@@ -40,8 +40,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         repeat: 8
         phase: decode
         """,
-        # One user.
-        """
+            "Always full.",
+        ),
+        case(
+            """
         step |...
         host a...
         s7   .aaa
@@ -49,8 +51,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         repeat: 8
         phase: decode
         """,
-        # It only drains: the end of the load.
-        """
+            "One user.",
+        ),
+        case(
+            """
         step |...|...|...|...|...|...
         host a...b...c...d...e...f...
         s7   .aaa.bbb.ccc.ddd.eee.fff
@@ -62,8 +66,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         f: aten::mm [1,64]x[64,64] bf16
         phase: decode
         """,
-        # An engine that lets requests in at every step: the load itself varies.
-        """
+            "It only drains: the end of the load.",
+        ),
+        case(
+            """
         step |...|...
         host D==.O==.
         host2 a...b..
@@ -72,8 +78,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         O: step[DECODE bs=1]
         repeat: 4
         """,
-        # One request ends early now and then.
-        """
+            "An engine that lets requests in at every step: the load itself varies.",
+        ),
+        case(
+            """
         step |...|...|...|...|...|...
         host a...a...a...a...a...b...
         s7   .aaa.aaa.aaa.aaa.aaa.bbb
@@ -82,8 +90,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         repeat: 3
         phase: decode
         """,
-        # The load begins.
-        """
+            "One request ends early now and then.",
+        ),
+        case(
+            """
         step |...|...|...|...|...|...
         host b...b...b...b...a...a...
         s7   .bbb.bbb.bbb.bbb.aaa.aaa
@@ -91,8 +101,10 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         b: aten::mm [1,64]x[64,64] bf16
         phase: decode
         """,
-        # Too few steps to tell.
-        """
+            "The load begins.",
+        ),
+        case(
+            """
         step |...|...|...
         host a...b...a...
         s7   .aaa.bbb.aaa
@@ -100,6 +112,8 @@ EMPTY = 0.2  # of the slots on average: fewer lost are the end of any run
         b: aten::mm [1,64]x[64,64] bf16
         phase: decode
         """,
+            "Too few steps to tell.",
+        ),
     ),
 )
 def continuous_batching(view: DeviceWindow) -> Iterator[Claim]:

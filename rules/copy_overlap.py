@@ -10,7 +10,7 @@ from gpu_trace_advisor.replay.changes import scaled
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import in_graph
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import copy_classes
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
@@ -26,8 +26,8 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
     title="Copies that no kernel hides",
     cites=("ai-hierarchy", "gt-nvlink-pcie"),
     fires=(
-        # The next input could be copied while this one is worked on.
-        """
+        case(
+            """
         step |...................
         host c.aS===============
         s7   .c>>>>>>aaaaaaaaaa..
@@ -35,8 +35,10 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         repeat: 4
         scale: 100us
         """,
-        # Weights are fetched for every layer: keep them on the device.
-        """
+            "The next input could be copied while this one is worked on.",
+        ),
+        case(
+            """
         host cd.a.ef.b.gh.k
         s7   .c>>>>>>>>d>>>>>>>>ae>>>>>>>>f>>>>>>>>bg>>>>>>>>h>>>>>>>>k
         c: Memcpy HtoD (Pinned -> Device) 40MB
@@ -47,10 +49,12 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         h: Memcpy HtoD (Pinned -> Device) 10MB
         scale: 100us
         """,
+            "Weights are fetched for every layer: keep them on the device.",
+        ),
     ),
     quiet=(
-        # On a stream of its own, behind a kernel.
-        """
+        case(
+            """
         step |...................
         host a.c................
         s7   .aaaaaaaaaaaaaaaaaa.
@@ -59,8 +63,10 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         repeat: 4
         scale: 100us
         """,
-        # Nothing runs that could hide them.
-        """
+            "On a stream of its own, behind a kernel.",
+        ),
+        case(
+            """
         step |...................
         host c.d................
         s7   .c>>>>>>>d>>>>>>>>..
@@ -69,8 +75,10 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         repeat: 4
         scale: 100us
         """,
-        # Slow and pageable: that comes first, a pageable copy cannot overlap.
-        """
+            "Nothing runs that could hide them.",
+        ),
+        case(
+            """
         step |...................
         host c.a................
         s7   .c>>>>>>aaaaaaaaaa..
@@ -78,6 +86,8 @@ RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come a
         repeat: 4
         scale: 100us
         """,
+            "Slow and pageable: that comes first, a pageable copy cannot overlap.",
+        ),
     ),
 )
 def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:

@@ -5,7 +5,7 @@ from gpu_trace_advisor.attribution import HOST
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, percent, share
 
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
@@ -34,38 +34,46 @@ STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of
         """,
     ),
     quiet=(
-        # The framework, not Python.
-        """
+        case(
+            """
         step |...................
         host OOOOO.a.OOOOOOOO.b.
         s7   .......aa.........bb
         repeat: 4
         scale: 100us
         """,
-        # Python runs while the device is busy.
-        """
+            "The framework, not Python.",
+        ),
+        case(
+            """
         step |...................
         host a.b.PPPPPPPPPPPPPP.
         s7   .aaaaaaaaabbbbbbbbb.
         repeat: 4
         scale: 100us
         """,
-        # The data loader.
-        """
+            "Python runs while the device is busy.",
+        ),
+        case(
+            """
         step |...................
         host DDDDD.a.DDDDDDDD.b.
         s7   .......aa.........bb
         repeat: 4
         scale: 100us
         """,
-        # A synchronisation drains the queue; Python only refills it.
-        """
+            "The data loader.",
+        ),
+        case(
+            """
         step |...................
         host aS========PPPPb....
         s7   .aaaaaaaaa.....bbbb.
         repeat: 4
         scale: 100us
         """,
+            "A synchronisation drains the queue; Python only refills it.",
+        ),
     ),
 )
 def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:

@@ -10,7 +10,7 @@ from gpu_trace_advisor.replay.changes import regions
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Kind
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
@@ -48,57 +48,71 @@ IN_CUDA = (
         repeat: 4
         scale: 10us
         """,
-        # No markers: the sequence itself repeats. A synchronisation ends each round and stays outside the graphs.
-        """
+        case(
+            """
         host OO.a.OO.b.OO.c.OO.d.S==
         s7   ....a.....b....c....dd.
         repeat: 5
         scale: 10us
         """,
-        # One step only: advised with low confidence.
-        """
+            "No markers: the sequence itself repeats. A synchronisation ends each round and stays outside the graphs.",
+        ),
+        case(
+            """
         step |...................
         host OO.a.OO.b.OO.c.OO.d
         s7   ....a.....b....c...d
         scale: 10us
         """,
+            "One step only: advised with low confidence.",
+        ),
     ),
     quiet=(
-        # Every step launches something else.
-        """
+        case(
+            """
         step |.........|.........|.........|.........
         host OO.a.OO.b.OO.c.OO.dOO.e.OO.f.OO.g.OO.h
         s7   ....a.....b....c...d...e.....f....g...h
         """,
-        # The device is busy; launching hides behind it.
-        """
+            "Every step launches something else.",
+        ),
+        case(
+            """
         step |...................
         host O.aO.bO.cO.d.......
         s7   ...aaaaabbbbbcccccdd
         repeat: 4
         """,
-        # A graph already.
-        """
+            "The device is busy; launching hides behind it.",
+        ),
+        case(
+            """
         step |...................
         host OOOOOO.g...........
         s7   ........gg.gg.gg.gg.
         g: graph
         repeat: 4
         """,
-        # Idle, but for the data loader.
-        """
+            "A graph already.",
+        ),
+        case(
+            """
         step |...................
         host DDDDDDDDDDDDDDDDa..
         s7   .................aa.
         repeat: 4
         """,
-        # Idle, but for blocking synchronisations between all launches: there is nothing to capture.
-        """
+            "Idle, but for the data loader.",
+        ),
+        case(
+            """
         step |...................
         host a.S===b.S===c.S===.
         s7   .aaaa..bbbb..cccc..
         repeat: 4
         """,
+            "Idle, but for blocking synchronisations between all launches: there is nothing to capture.",
+        ),
     ),
 )
 def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:

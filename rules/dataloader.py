@@ -4,7 +4,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, share, times
 
 FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no loader avoids
@@ -31,40 +31,48 @@ FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no
         """,
     ),
     quiet=(
-        # Loading is hidden behind work that was queued before it.
-        """
+        case(
+            """
         step |.........
         host a.DDDDDDD.
         s7   .aaaaaaaaa
         repeat: 4
         scale: 100us
         """,
-        # Fetching a batch that is ready.
-        """
+            "Loading is hidden behind work that was queued before it.",
+        ),
+        case(
+            """
         step |...................................................
         host Da.b.c.d.e.f......................................S
         s7   ..aaaaaaaabbbbbbbbbccccccccccddddddddeeeeeeeefffff.
         repeat: 4
         scale: 100us
         """,
-        # Idle as well, but it is the host's own Python.
-        """
+            "Fetching a batch that is ready.",
+        ),
+        case(
+            """
         step |.........
         host PPPPP.a.b.
         s7   .......aabb
         repeat: 4
         scale: 100us
         """,
+            "Idle as well, but it is the host's own Python.",
+        ),
     ),
     misses=(
-        # Loader work outside any record that says so: a hole of the same length each step.
-        """
+        case(
+            """
         step |.........
         host .......a.b
         s7   ........ab
         repeat: 4
         scale: 1ms
         """,
+            "Loader work outside any record that says so: a hole of the same length each step.",
+        ),
     ),
 )
 def dataloader(view: DeviceWindow) -> Iterator[Claim]:

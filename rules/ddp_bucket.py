@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.ranks.collective_kinds import kind_of
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMMUNICATION
 from gpu_trace_advisor.units import duration, share
 
@@ -33,8 +33,8 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
         """,
     ),
     quiet=(
-        # Few and long.
-        """
+        case(
+            """
         step |............................
         host a.n.nS===================....
         s7   .aaaa.nnnnnnnn.nnnnnnn.......
@@ -43,8 +43,10 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
         repeat: 4
         scale: 20us
         """,
-        # Hidden behind compute.
-        """
+            "Few and long.",
+        ),
+        case(
+            """
         step |............................
         host a.n.n.n.n.n.n.n.n.n.nS=====..
         s7   .aaaaaaaaaaaaaaaaaaaaaaaaa...
@@ -54,8 +56,10 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
         repeat: 4
         scale: 20us
         """,
-        # Small ones, but no gradients: tensor parallelism in decode.
-        """
+            "Hidden behind compute.",
+        ),
+        case(
+            """
         step |............................
         host a.n.n.n.n.n.n.n.n.n.nS=====..
         s7   .aaaa.n.n.n.n.n.n.n.n.n.n....
@@ -64,6 +68,8 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
         repeat: 4
         scale: 20us
         """,
+            "Small ones, but no gradients: tensor parallelism in decode.",
+        ),
     ),
 )
 def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:

@@ -8,7 +8,7 @@ from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
@@ -49,8 +49,8 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
-        # Fused, but by the version for the generation before.
-        """
+        case(
+            """
         step |..................
         host a.b.S=============
         s7   ..aaaaaaaabbbb.....
@@ -61,10 +61,12 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
+            "Fused, but by the version for the generation before.",
+        ),
     ),
     quiet=(
-        # Fused by the version for the device.
-        """
+        case(
+            """
         step |..................
         host a.b.S=============
         s7   ..aaaaaaaabbbb.....
@@ -75,8 +77,10 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
-        # The older version is the right one on the older device.
-        """
+            "Fused by the version for the device.",
+        ),
+        case(
+            """
         step |..................
         host a.b.S=============
         s7   ..aaaaaaaabbbb.....
@@ -87,8 +91,10 @@ HOPPER = (9, 0)
         device: A100 SXM4 80GB
         phase: prefill
         """,
-        # Short sequences: the scores are small.
-        """
+            "The older version is the right one on the older device.",
+        ),
+        case(
+            """
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
@@ -100,8 +106,10 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
-        # A softmax over classes is no attention.
-        """
+            "Short sequences: the scores are small.",
+        ),
+        case(
+            """
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
@@ -113,8 +121,10 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
-        # Decode has one query: another kernel helps there.
-        """
+            "A softmax over classes is no attention.",
+        ),
+        case(
+            """
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
@@ -126,8 +136,10 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: decode
         """,
-        # Two linear layers with an activation between them have the same shapes.
-        """
+            "Decode has one query: another kernel helps there.",
+        ),
+        case(
+            """
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
@@ -139,8 +151,10 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
-        # The older version, but it takes next to nothing.
-        """
+            "Two linear layers with an activation between them have the same shapes.",
+        ),
+        case(
+            """
         step |..............................
         host ab..S=========================
         s7   ..abbbbbbbbbbbbbbbbbbbbbbbbbbb.
@@ -151,10 +165,12 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
+            "The older version, but it takes next to nothing.",
+        ),
     ),
     misses=(
-        # Without shapes nothing tells that the softmax is one of attention.
-        """
+        case(
+            """
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
@@ -166,6 +182,8 @@ HOPPER = (9, 0)
         device: H100 SXM
         phase: prefill
         """,
+            "Without shapes nothing tells that the softmax is one of attention.",
+        ),
     ),
 )
 def flash_attention(view: DeviceWindow) -> Iterator[Claim]:

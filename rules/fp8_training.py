@@ -6,7 +6,7 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent
 
 FROM = 0.5  # of the wall in 16-bit products: with less, the rest of the step bounds the gain to less than a third
@@ -43,8 +43,8 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         """,
     ),
     quiet=(
-        # The products are far from the peak: that comes first.
-        """
+        case(
+            """
         step |.........................................
         host a.b.S=====================================
         s7   .aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbb...
@@ -55,8 +55,10 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         device: H100 SXM
         phase: training
         """,
-        # The device has no FP8.
-        """
+            "The products are far from the peak: that comes first.",
+        ),
+        case(
+            """
         step |.........................................
         host a.b.S=====================================
         s7   .aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...
@@ -66,8 +68,10 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         device: A100 SXM4 80GB
         phase: training
         """,
-        # FP8 already, but for one product.
-        """
+            "The device has no FP8.",
+        ),
+        case(
+            """
         step |.....................
         host a.b.S==================
         s7   .aaaaaaaaaaaaaaabbb...
@@ -78,8 +82,10 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         device: H100 SXM
         phase: training
         """,
-        # Half of the step is something else.
-        """
+            "FP8 already, but for one product.",
+        ),
+        case(
+            """
         step |.......................................
         host a.b.S===================================
         s7   .aaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbb....
@@ -90,8 +96,10 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         device: H100 SXM
         phase: training
         """,
-        # Small products: casting takes what they gain.
-        """
+            "Half of the step is something else.",
+        ),
+        case(
+            """
         step |.....................
         host a.b.S==================
         s7   .aaaaaaaaaaaaaaabbb...
@@ -102,6 +110,8 @@ EIGHT_BITS = re.compile(r"e4m3|e5m2|fp8|float8", re.IGNORECASE)
         device: H100 SXM
         phase: training
         """,
+            "Small products: casting takes what they gain.",
+        ),
     ),
 )
 def fp8_training(view: DeviceWindow) -> Iterator[Claim]:

@@ -4,7 +4,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import memory_use
 from gpu_trace_advisor.reference.facts import fact, span, value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import communicating, gradient_bytes, kinds_of, shards
 from gpu_trace_advisor.units import duration, share
 
@@ -34,8 +34,8 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         """,
     ),
     quiet=(
-        # It fits.
-        """
+        case(
+            """
         step |.........................
         host abcnS====================.
         s7   .aaaaaaabbbbbbbccccccc....
@@ -47,8 +47,10 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
-        # A small model: activations fill the memory.
-        """
+            "It fits.",
+        ),
+        case(
+            """
         step |.........................
         host abcnS====================.
         s7   .aaaaaaabbbbbbbccccccc....
@@ -60,8 +62,10 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
-        # Sharded already.
-        """
+            "A small model: activations fill the memory.",
+        ),
+        case(
+            """
         step |.........................
         host abcnS====================.
         s7   .aaaaaaabbbbbbbccccccc....
@@ -73,8 +77,10 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
-        # The link is slow: half as much traffic again would cost more than it helps.
-        """
+            "Sharded already.",
+        ),
+        case(
+            """
         step |.........................
         host ancS=====================.
         s7   .aaaaaaa..........ccccccc.
@@ -86,8 +92,10 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
-        # One device: nobody to share with.
-        """
+            "The link is slow: half as much traffic again would cost more than it helps.",
+        ),
+        case(
+            """
         step |.........................
         host abcS=====================.
         s7   .aaaaaaabbbbbbbccccccc....
@@ -97,10 +105,12 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
+            "One device: nobody to share with.",
+        ),
     ),
     misses=(
-        # The sizes of the all-reduces are not recorded, so how large the model is cannot be told.
-        """
+        case(
+            """
         step |.........................
         host abcnS====================.
         s7   .aaaaaaabbbbbbbccccccc....
@@ -112,6 +122,8 @@ DEAR = 0.1  # of the wall that the additional traffic would cost at the speed me
         repeat: 4
         scale: 1ms
         """,
+            "The sizes of the all-reduces are not recorded, so how large the model is cannot be told.",
+        ),
     ),
 )
 def fsdp_sharding(view: DeviceWindow) -> Iterator[Claim]:

@@ -7,7 +7,7 @@ from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.fusible_chains import Chain, chains, operators_of
 from gpu_trace_advisor.rulekit.kernel_fixes import one_each
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, percent, share
@@ -39,8 +39,8 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         repeat: 4
         scale: 10us
         """,
-        # Without shapes: less sure, and said to be.
-        """
+        case(
+            """
         step |.........................
         host mabcS===================..
         s7   .mmmmmmmaaaaaabbbbbbcccccc
@@ -51,10 +51,12 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         repeat: 4
         scale: 10us
         """,
+            "Without shapes: less sure, and said to be.",
+        ),
     ),
     quiet=(
-        # One kernel did it: compiled already.
-        """
+        case(
+            """
         step |.........................
         host mabcS===================..
         s7   .mmmmmmmaaaaaabbbbbbcccccc
@@ -65,8 +67,10 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         repeat: 4
         scale: 10us
         """,
-        # A matrix product after each: there is no chain.
-        """
+            "One kernel did it: compiled already.",
+        ),
+        case(
+            """
         step |.........................
         host manbS===================..
         s7   .mmmmmmmaaaaannnnnnnnbbbbb
@@ -77,8 +81,10 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         repeat: 4
         scale: 10us
         """,
-        # Short against the rest.
-        """
+            "A matrix product after each: there is no chain.",
+        ),
+        case(
+            """
         step |................................................................................
         host mabcS==========================================================================..
         s7   .mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmabc
@@ -89,6 +95,8 @@ STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain
         repeat: 4
         scale: 10us
         """,
+            "Short against the rest.",
+        ),
     ),
 )
 def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ from gpu_trace_advisor.columns.intervals import clip, intersect, total, union
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import merged
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import optimizer_steps
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, percent, share
@@ -34,8 +34,8 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         """,
     ),
     quiet=(
-        # A handful of kernels for all parameters.
-        """
+        case(
+            """
         step |.........................................................................................
         host m.OOOOOOOO.a.b.cS=================================================================......
         s7   .mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmaaabbbccc.......
@@ -44,8 +44,10 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         repeat: 3
         scale: 10us
         """,
-        # Many kernels, but nothing of an optimizer.
-        """
+            "A handful of kernels for all parameters.",
+        ),
+        case(
+            """
         step |.............................................................................
         host m.abababababababababababababababababababababababababababababababababababab....
         s7   .mmabababababababababababababababababababababababababababababababababababab...
@@ -53,8 +55,10 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         repeat: 3
         scale: 10us
         """,
-        # Inference has none.
-        """
+            "Many kernels, but nothing of an optimizer.",
+        ),
+        case(
+            """
         step |...................
         host m.aOOb.S===========
         s7   .mmaaabbbbbbb.......
@@ -62,6 +66,8 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         repeat: 3
         scale: 10us
         """,
+            "Inference has none.",
+        ),
     ),
 )
 def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:

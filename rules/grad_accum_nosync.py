@@ -6,7 +6,7 @@ from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import (
     all_reduces,
     communicating,
@@ -45,8 +45,8 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         """,
     ),
     quiet=(
-        # One backward pass for each step of the optimizer.
-        """
+        case(
+            """
         step |.............
         host fOOODDS====.
         host .bn..u......
@@ -58,8 +58,10 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
-        # Accumulated with no_sync: only the last pass reduces.
-        """
+            "One backward pass for each step of the optimizer.",
+        ),
+        case(
+            """
         step |..........................
         host fOOOfOOOfOOODDS==========.
         host .b...b...bn..u............
@@ -71,8 +73,10 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
-        # The passes before the last one reduce something small, such as statistics.
-        """
+            "Accumulated with no_sync: only the last pass reduces.",
+        ),
+        case(
+            """
         step |..........................
         host fOOOfOOOfOOODDS==========.
         host .bn..bn..bn..u............
@@ -84,8 +88,10 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
-        # Sharded: gradients that are not scattered would have to fit whole.
-        """
+            "The passes before the last one reduce something small, such as statistics.",
+        ),
+        case(
+            """
         step |..........................
         host fOOOfOOOfOOODDS==========.
         host .bn..bn..bn..u............
@@ -97,8 +103,10 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
-        # The optimizer itself reduces, once.
-        """
+            "Sharded: gradients that are not scattered would have to fit whole.",
+        ),
+        case(
+            """
         step |..........................
         host fOOOfOOOfOOODDDS=========.
         host .b...b...b...nu...........
@@ -110,10 +118,12 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
+            "The optimizer itself reduces, once.",
+        ),
     ),
     misses=(
-        # No record says where the optimizer's step is.
-        """
+        case(
+            """
         step |..........................
         host fOOOfOOOfOOOu.S==========.
         host .bn..bn..bn...............
@@ -124,6 +134,8 @@ WAITS = 0.5  # pessimistic: half of a collective's time is waiting for slower ra
         repeat: 4
         scale: 100us
         """,
+            "No record says where the optimizer's step is.",
+        ),
     ),
 )
 def grad_accum_nosync(view: DeviceWindow) -> Iterator[Claim]:

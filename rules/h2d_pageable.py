@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import copy_classes
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
@@ -28,8 +28,8 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
-        # non_blocking does not help: the driver stages pageable memory all the same.
-        """
+        case(
+            """
         step |...................
         host c.ddddddddddddddddd.
         s7   .c>>>>>>>d>>>>>>>>..
@@ -38,10 +38,12 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
+            "non_blocking does not help: the driver stages pageable memory all the same.",
+        ),
     ),
     quiet=(
-        # Pinned already.
-        """
+        case(
+            """
         step |...................
         host c.....a............
         s7   .c>>>>..aaaaaaaaa...
@@ -49,8 +51,10 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
-        # Hidden behind a kernel.
-        """
+            "Pinned already.",
+        ),
+        case(
+            """
         step |...................
         host a.c................
         s7   .aaaaaaaaaaaaaaaaaa.
@@ -59,8 +63,10 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
-        # Tiny: their number is the matter.
-        """
+            "Hidden behind a kernel.",
+        ),
+        case(
+            """
         step |...................
         host c.a................
         s7   .c>.aaaaaaaaaaaaaaa.
@@ -68,8 +74,10 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 10us
         """,
-        # As fast as the link: pinning has nothing to give.
-        """
+            "Tiny: their number is the matter.",
+        ),
+        case(
+            """
         step |...................
         host c.....a............
         s7   .c>>>>..aaaaaaaaa...
@@ -78,8 +86,10 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
-        # The GPU reads this host's memory itself.
-        """
+            "As fast as the link: pinning has nothing to give.",
+        ),
+        case(
+            """
         step |...................
         host cccccc.a............
         s7   ..c>>>..aaaaaaaaa...
@@ -88,6 +98,8 @@ COHERENT = ("gh200", "gb200", "gb300", "orin")  # the GPU reads the host's memor
         repeat: 4
         scale: 100us
         """,
+            "The GPU reads this host's memory itself.",
+        ),
     ),
 )
 def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:

@@ -11,7 +11,7 @@ from gpu_trace_advisor.replay.changes import Change, synchronisations, without_w
 from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
 from gpu_trace_advisor.rulekit.evidence import of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, share, times
 
@@ -23,14 +23,16 @@ FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only 
     cites=("tvi-cause-barrier", "ai-serial-culprits", "ai-serial-fraction"),
     needs=("host", "launches"),
     fires=(
-        # The value is read in the middle of the step; until the next launch the device has nothing to do.
-        """
+        case(
+            """
         step |.............................
         host a.S==========OOOObOOOOc......
         s7   .aaaaaaaaaaa......bbbb..cccc.
         repeat: 4
         scale: 10us
         """,
+            "The value is read in the middle of the step; until the next launch the device has nothing to do.",
+        ),
         """
         step |.........................
         host aS====PPPPPbS====PPPPPc..
@@ -40,48 +42,58 @@ FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only 
         """,
     ),
     quiet=(
-        # Work was queued before the wait: the device goes on while the host waits.
-        """
+        case(
+            """
         step |...................
         host abcdS========......
         s7   .aaaabbbbcccccdddddd
         repeat: 4
         scale: 10us
         """,
-        # A long wait for useful work at the end of the step, and the next launch at once.
-        """
+            "Work was queued before the wait: the device goes on while the host waits.",
+        ),
+        case(
+            """
         step |...................
         host aOObS============cO
         s7   .aaaaaaabbbbbbbbb.cc
         repeat: 4
         scale: 10us
         """,
-        # The device waits as long, but for the data loader.
-        """
+            "A long wait for useful work at the end of the step, and the next launch at once.",
+        ),
+        case(
+            """
         step |...................
         host a.S===DDDDDDDDDb...
         s7   .aaaaa..........bbbb
         repeat: 4
         scale: 10us
         """,
-        # Nothing waits; the host is just slow.
-        """
+            "The device waits as long, but for the data loader.",
+        ),
+        case(
+            """
         step |...................
         host a.OOOOOOOOb.OOOOOc.
         s7   .a.........b......c.
         repeat: 4
         scale: 10us
         """,
-        # A harness waits for the device between two steps: nothing of either step is launched on its other side.
-        """
+            "Nothing waits; the host is just slow.",
+        ),
+        case(
+            """
         step |.................
         host ..abcS=======PPPP
         s7   ...aaabbbccc.....
         repeat: 4
         scale: 100us
         """,
-        # The profiler's own, in the middle of what it records.
-        """
+            "A harness waits for the device between two steps: nothing of either step is launched on its other side.",
+        ),
+        case(
+            """
         step |.........................
         host PPPPPPPPPPPPPPPPPPPPPPPPPP
         host aS====.....bS====......c..
@@ -90,6 +102,8 @@ FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only 
         repeat: 4
         scale: 100us
         """,
+            "The profiler's own, in the middle of what it records.",
+        ),
     ),
 )
 def host_sync(view: DeviceWindow) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.decode.passes import Decoding
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
@@ -36,8 +36,8 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
-        # No shapes inside a replay, only the kernel's name: a question.
-        """
+        case(
+            """
         step |..............
         host gh.S===========
         s7   .ggggggghhhhh..
@@ -47,10 +47,12 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
+            "No shapes inside a replay, only the kernel's name: a question.",
+        ),
     ),
     quiet=(
-        # A short context: attention is a small part.
-        """
+        case(
+            """
         step |...............................
         host a.b.S===========================
         s7   .aaaabbbbbbbbbbbbbbbbbbbbbbbbb..
@@ -61,8 +63,10 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
-        # 8 bits already.
-        """
+            "A short context: attention is a small part.",
+        ),
+        case(
+            """
         step |..............
         host gh.S===========
         s7   .ggggggghhhhh..
@@ -72,8 +76,10 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
-        # Attention of a prefill is bound by arithmetic.
-        """
+            "8 bits already.",
+        ),
+        case(
+            """
         step |..............
         host ab.S===========
         s7   .aaaaaaabbbbb..
@@ -83,8 +89,10 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: prefill
         """,
-        # The host is the bottleneck.
-        """
+            "Attention of a prefill is bound by arithmetic.",
+        ),
+        case(
+            """
         step |........................
         host OOOOOOOOOOgh.S===========
         s7   ...........ggggggghhhhh..
@@ -94,8 +102,10 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
-        # Its type is recorded: 8 bits.
-        """
+            "The host is the bottleneck.",
+        ),
+        case(
+            """
         step |...............................
         host a.b.S===========================
         s7   .aaaaaaaaaaaaaaaaaaabbbbbbbbbb..
@@ -106,6 +116,8 @@ EIGHT_BITS = re.compile(
         device: H100 SXM
         phase: decode
         """,
+            "Its type is recorded: 8 bits.",
+        ),
     ),
 )
 def kv_quantization(view: DeviceWindow) -> Iterator[Claim]:

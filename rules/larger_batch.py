@@ -6,7 +6,7 @@ from gpu_trace_advisor.decode.passes import Decoding, engines
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import lengths
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 
 FAR = 0.25  # of the ridge: with more rows the batch can at most be quadrupled, and the cache grows with it
 WORTH = 2.0  # times the batch: less is tuning, not another way to serve
@@ -45,7 +45,7 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         """,
     ),
     quiet=(
-        # Latency is what counts.
+        case(
         """
         step |....................
         host a.b.S===============
@@ -57,7 +57,9 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         phase: decode
         objective: latency
         """,
-        # Nearly as many rows as are free.
+            "Latency is what counts.",
+        ),
+        case(
         """
         step |....................
         host a.b.S===============
@@ -68,7 +70,9 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         device: H100 SXM
         phase: decode
         """,
-        # The cache outweighs the weights: each further sequence brings its own bytes.
+            "Nearly as many rows as are free.",
+        ),
+        case(
         """
         step |...............................
         host a.b.S===========================
@@ -80,7 +84,9 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         device: H100 SXM
         phase: decode
         """,
-        # The memory is full.
+            "The cache outweighs the weights: each further sequence brings its own bytes.",
+        ),
+        case(
         """
         step |....................
         host a.b.S===============
@@ -92,7 +98,9 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         device: H100 SXM
         phase: decode
         """,
-        # An engine that batches what arrives.
+            "The memory is full.",
+        ),
+        case(
         """
         step |....................
         host D==============S====
@@ -104,7 +112,9 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         scale: 10us
         device: H100 SXM
         """,
-        # A second cache of this size would not fit.
+            "An engine that batches what arrives.",
+        ),
+        case(
         """
         step |.......................
         host a.b.S==================
@@ -117,6 +127,8 @@ WORTH = 2.0  # times the batch: less is tuning, not another way to serve
         phase: decode
         weights: 40GB
         """,
+            "A second cache of this size would not fit.",
+        ),
     ),
 )  # fmt: skip
 def larger_batch(view: DeviceWindow) -> Iterator[Claim]:

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
 from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.units import percent
@@ -22,8 +22,8 @@ KERNELS = 3  # named in the message
     cites=("tvi-cause-barrier", "tvi-mfu-excluded"),
     needs=("hardware",),
     fires=(
-        # 264 places on 132 SMs for blocks of 1024 threads; a last wave of 8 blocks, and the SMs beside them idle.
-        """
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -32,8 +32,10 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
-        # One wave that fills a fifth of the device.
-        """
+            "264 places on 132 SMs for blocks of 1024 threads; a last wave of 8 blocks, and the SMs beside them idle.",
+        ),
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -42,10 +44,12 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
+            "One wave that fills a fifth of the device.",
+        ),
     ),
     quiet=(
-        # Two full waves.
-        """
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -54,8 +58,10 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
-        # Many waves: the last one hardly counts.
-        """
+            "Two full waves.",
+        ),
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -64,8 +70,10 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
-        # A small kernel beside a large one.
-        """
+            "Many waves: the last one hardly counts.",
+        ),
+        case(
+            """
         step |...............................
         host a.b.S==========================
         s7   .abbbbbbbbbbbbbbbbbbbbbbbbbbbb..
@@ -75,8 +83,10 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
-        # Kernels so short that their blocks do not decide.
-        """
+            "A small kernel beside a large one.",
+        ),
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -84,8 +94,10 @@ KERNELS = 3  # named in the message
         repeat: 3
         device: H100 SXM
         """,
-        # The recording has no blocks.
-        """
+            "Kernels so short that their blocks do not decide.",
+        ),
+        case(
+            """
         step |............
         host a.S=========
         s7   .aaaaaaaaaa..
@@ -94,6 +106,8 @@ KERNELS = 3  # named in the message
         scale: 100us
         device: H100 SXM
         """,
+            "The recording has no blocks.",
+        ),
     ),
 )
 def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:

@@ -10,7 +10,7 @@ from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.kernel_time import CAUSES
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import Floats, in_graph, lengths, less
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, percent
 
@@ -36,7 +36,7 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         device: H100 SXM
         weights: 30MB
         """,
-        # The bytes of the weights are not known: a question.
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g..S====================
@@ -45,9 +45,11 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         D: step[DECODE bs=1]
         repeat: 4
         """,
+            "The bytes of the weights are not known: a question.",
+        ),
     ),
     quiet=(
-        # A batch of 32.
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g..S====================
@@ -58,7 +60,9 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         device: H100 SXM
         weights: 30MB
         """,
-        # No graphs yet: those come first.
+            "A batch of 32.",
+        ),
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g.h.i.j.k.l.m.n........
@@ -68,7 +72,9 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         device: H100 SXM
         weights: 30MB
         """,
-        # Near the bandwidth.
+            "No graphs yet: those come first.",
+        ),
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g..S====================
@@ -79,7 +85,9 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         device: H100 SXM
         weights: 66MB
         """,
-        # Training, whatever its graphs.
+            "Near the bandwidth.",
+        ),
+        case(
         """
         step |........................
         host g..S====================
@@ -88,7 +96,9 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         repeat: 4
         phase: training
         """,
-        # Experts: which of them work changes from pass to pass.
+            "Training, whatever its graphs.",
+        ),
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g..S====================
@@ -97,7 +107,9 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         D: step[DECODE bs=1]
         repeat: 4
         """,
-        # Hardly anything is lost between the kernels.
+            "Experts: which of them work changes from pass to pass.",
+        ),
+        case(
         """
         host DDDDDDDDDDDDDDDDDDDDDDDDD
         host2 g..S====================
@@ -106,6 +118,8 @@ HEAVY = 20e9  # bytes of weights on one device: kernels are so long that their e
         D: step[DECODE bs=1]
         repeat: 4
         """,
+            "Hardly anything is lost between the kernels.",
+        ),
     ),
 )  # fmt: skip
 def megakernel(view: DeviceWindow) -> Iterator[Claim]:

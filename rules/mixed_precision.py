@@ -7,7 +7,7 @@ from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32, dtype_of_kernel
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import Bool, Int64
@@ -54,8 +54,8 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
-        # An unknown device: less sure how much faster.
-        """
+        case(
+            """
         step |...................
         host abS==============..
         s7   .aaaaaaaaaaaaabbbbbb
@@ -64,10 +64,12 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
+            "An unknown device: less sure how much faster.",
+        ),
     ),
     quiet=(
-        # 16-bit already.
-        """
+        case(
+            """
         step |...................
         host abS==============..
         s7   .aaaaaaaaaaaaabbbbbb
@@ -77,8 +79,10 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
-        # TF32 uses the tensor cores.
-        """
+            "16-bit already.",
+        ),
+        case(
+            """
         step |...................
         host abS==============..
         s7   .aaaaaaaaaaaaabbbbbb
@@ -88,8 +92,10 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
-        # Decode with a few rows is bound by bytes: the weights' type is another rule's matter.
-        """
+            "TF32 uses the tensor cores.",
+        ),
+        case(
+            """
         step |...................
         host abS==============..
         s7   .aaaaaaaaaaaaabbbbbb
@@ -98,8 +104,10 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
-        # Science in double precision needs it.
-        """
+            "Decode with a few rows is bound by bytes: the weights' type is another rule's matter.",
+        ),
+        case(
+            """
         step |...................
         host abS==============..
         s7   .aaaaaaaaaaaaabbbbbb
@@ -107,6 +115,8 @@ EFFICIENT = 0.7  # optimistic: the part of the faster peak that such kernels rea
         repeat: 4
         scale: 100us
         """,
+            "Science in double precision needs it.",
+        ),
     ),
 )
 def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ from gpu_trace_advisor.attribution import START_UP
 from gpu_trace_advisor.replay.changes import without_host
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, share
 
 FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
@@ -18,45 +18,55 @@ FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
     needs=("host",),
     cold=True,
     fires=(
-        # A cold start: said, and nothing else is advised.
-        """
+        case(
+            """
         host d.MMMMMMMMMMa.b.c
         s7   .d..........aabbcc
         scale: 1ms
         """,
-        # One late module load in an otherwise warm loop.
-        """
+            "A cold start: said, and nothing else is advised.",
+        ),
+        case(
+            """
         step |...................|...................|...................|...................
         host a.b.S==============.a.M=====b.S======.a.b.S==============.a.b.S===============.
         s7   .aaaaaaabbbbbbbbbb...aaaa....bbbbbbbb..aaaaaaaaabbbbbbbbb..aaaaaaaaabbbbbbbbb..
         scale: 1ms
         """,
+            "One late module load in an otherwise warm loop.",
+        ),
     ),
     quiet=(
-        # Loading hides behind queued work.
-        """
+        case(
+            """
         step |...................
         host a.b.MMMMM..........
         s7   .aaaaaaabbbbbbbbbb..
         repeat: 4
         scale: 1ms
         """,
-        # Idle, and nothing is loaded.
-        """
+            "Loading hides behind queued work.",
+        ),
+        case(
+            """
         step |...................
         host PPPPPPPPa.b........
         s7   .........aabbbbbbbb.
         repeat: 4
         scale: 1ms
         """,
-        # Allocation in a warm loop has its own rule.
-        """
+            "Idle, and nothing is loaded.",
+        ),
+        case(
+            """
         step |...................
         host AA.a....F=.bS=====.
         s7   ....aaaaa...bbbbbbb.
         repeat: 4
         scale: 100us
         """,
+            "Allocation in a warm loop has its own rule.",
+        ),
     ),
 )
 def module_load(view: DeviceWindow) -> Iterator[Claim]:

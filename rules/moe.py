@@ -7,7 +7,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import communicating, kinds_of
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.model import Int64
@@ -30,8 +30,8 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
     title="Tokens travel to experts and back",
     cites=("tvi-matrix-moe", "gt-case-moe"),
     fires=(
-        # Gathering and scattering beside a grouped product.
-        """
+        case(
+            """
         step |.................
         host a.b.c.d.S=======
         s7   .abbbbccccccdddd..
@@ -41,8 +41,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         d: void at::native::index_elementwise_kernel<128, 4>
         repeat: 3
         """,
-        # Experts on other devices.
-        """
+            "Gathering and scattering beside a grouped product.",
+        ),
+        case(
+            """
         step |.................
         host anbncndncS=======
         s7   .anbbnccndbnccd...
@@ -52,6 +54,8 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         phase: decode
         repeat: 3
         """,
+            "Experts on other devices.",
+        ),
         """
         step |.................
         host anbncndncS=======
@@ -62,8 +66,8 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         phase: decode
         repeat: 3
         """,
-        # One expert after the other.
-        """
+        case(
+            """
         step |.................
         host a.b.b.b.b.S=======
         s7   .abbbb.bbbb.bbbb..
@@ -71,10 +75,12 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         b: aten::mm [4,4096]x[4096,14336] bf16
         repeat: 3
         """,
+            "One expert after the other.",
+        ),
     ),
     quiet=(
-        # A dense model.
-        """
+        case(
+            """
         step |.................
         host a.b.c.d.S=======
         s7   .abbbbccccccdddd..
@@ -84,8 +90,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         d: void at::native::index_elementwise_kernel<128, 4>
         repeat: 3
         """,
-        # Fused: hardly anything is moved.
-        """
+            "A dense model.",
+        ),
+        case(
+            """
         step |.................
         host a.b.c.S=========
         s7   .abcccccccccccccc.
@@ -94,8 +102,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         c: fused_moe_kernel
         repeat: 3
         """,
-        # Tokens travel while the other half of the batch computes.
-        """
+            "Fused: hardly anything is moved.",
+        ),
+        case(
+            """
         step |.................
         host anbncndnS=======.
         s7   .abbbbbbbbbbbbbb..
@@ -106,8 +116,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         phase: decode
         repeat: 3
         """,
-        # An all-to-all without experts is another program's.
-        """
+            "Tokens travel while the other half of the batch computes.",
+        ),
+        case(
+            """
         step |.................
         host anbncndncS=======
         s7   .anbbnccndbnccd...
@@ -115,8 +127,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         n: c10d::alltoall_base_ [64,4096] bf16 > ncclDevKernel_SendRecv
         repeat: 3
         """,
-        # Sums of layers are no tokens.
-        """
+            "An all-to-all without experts is another program's.",
+        ),
+        case(
+            """
         step |.................
         host anbncndncS=======
         s7   .anbbnccndbnccd...
@@ -125,8 +139,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         n: ncclDevKernel_AllReduce_Sum_bf16_RING_LL
         repeat: 3
         """,
-        # Experts with many tokens each.
-        """
+            "Sums of layers are no tokens.",
+        ),
+        case(
+            """
         step |.................
         host a.b.b.b.b.S=======
         s7   .abbbb.bbbb.bbbb..
@@ -134,8 +150,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         b: aten::mm [512,4096]x[4096,14336] bf16
         repeat: 3
         """,
-        # Small products of the shared layers beside grouped experts.
-        """
+            "Experts with many tokens each.",
+        ),
+        case(
+            """
         step |.................
         host a.b.b.c.S=======
         s7   .abbb.bbb.ccccccc.
@@ -144,8 +162,10 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         c: fused_moe_kernel
         repeat: 3
         """,
-        # Small products of many sizes are layers, not experts.
-        """
+            "Small products of the shared layers beside grouped experts.",
+        ),
+        case(
+            """
         step |.................
         host a.b.c.d.S=======
         s7   .abbbbccccddddd...
@@ -155,6 +175,8 @@ GROUPED = re.compile(r"fused_moe|grouped_?(?:gemm|mm)|matmul_ogs|bmm_\w*Mx|cutla
         d: aten::mm [4,8192]x[8192,4096] bf16
         repeat: 3
         """,
+            "Small products of many sizes are layers, not experts.",
+        ),
     ),
 )
 def moe(view: DeviceWindow) -> Iterator[Claim]:

@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.units import percent, share
 
 BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
@@ -24,8 +24,8 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 150us
         """,
-        # Busy, but nothing is known of the device: the timeline has nothing to gain, the kernels may have.
-        """
+        case(
+            """
         step |...................
         host ab.S==============.
         s7   .aaaaaaaaaabbbbbbbbb
@@ -34,10 +34,12 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 150us
         """,
+            "Busy, but nothing is known of the device: the timeline has nothing to gain, the kernels may have.",
+        ),
     ),
     quiet=(
-        # As busy, but the kernels are far from their roofline.
-        """
+        case(
+            """
         step |...................
         host ab.S==============.
         s7   .aaaaaaaaaabbbbbbbbb
@@ -47,8 +49,10 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 600us
         """,
-        # As good, but idle half of the time.
-        """
+            "As busy, but the kernels are far from their roofline.",
+        ),
+        case(
+            """
         step |.......................................
         host PPPPPPPPPPPPPPPPPPPPab.S==============.
         s7   .....................aaaaaaaaaabbbbbbbbb
@@ -58,8 +62,10 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 150us
         """,
-        # Busy with copies that nothing hides.
-        """
+            "As good, but idle half of the time.",
+        ),
+        case(
+            """
         step |...................
         host ac.S==============.
         s7   .ac>>>>>>>>>>>>>>>>>
@@ -68,6 +74,8 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 150us
         """,
+            "Busy with copies that nothing hides.",
+        ),
     ),
 )
 def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.collectives import collectives
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.ranks.collective_kinds import POINT_TO_POINT
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMMUNICATION
 from gpu_trace_advisor.units import duration, share
 
@@ -30,8 +30,8 @@ FEWEST = 4  # exchanges a step: two microbatches there and back
         """,
     ),
     quiet=(
-        # Short exchanges between long stages.
-        """
+        case(
+            """
         step |............................
         host n.a.n.n.a.n.n.a.nS=========..
         s7   ..naaaaaa.naaaaaa.naaaaaaaa..
@@ -40,8 +40,10 @@ FEWEST = 4  # exchanges a step: two microbatches there and back
         repeat: 4
         scale: 100us
         """,
-        # All-reduces of data parallelism.
-        """
+            "Short exchanges between long stages.",
+        ),
+        case(
+            """
         step |............................
         host n.a.n.n.a.n.n.a.nS=========..
         s7   ..nnnn.aa.nnnn.aa.nnnn.aa.n..
@@ -50,8 +52,10 @@ FEWEST = 4  # exchanges a step: two microbatches there and back
         repeat: 4
         scale: 100us
         """,
-        # Inference: no microbatches to have more of.
-        """
+            "All-reduces of data parallelism.",
+        ),
+        case(
+            """
         step |............................
         host n.a.n.n.a.n.n.a.nS=========..
         s7   ..nnnn.aa.nnnn.aa.nnnn.aa.n..
@@ -60,6 +64,8 @@ FEWEST = 4  # exchanges a step: two microbatches there and back
         repeat: 4
         scale: 100us
         """,
+            "Inference: no microbatches to have more of.",
+        ),
     ),
 )
 def pipeline_bubble(view: DeviceWindow) -> Iterator[Claim]:

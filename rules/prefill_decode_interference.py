@@ -5,7 +5,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.phase import DECODE, MIXED, PREFILL
 from gpu_trace_advisor.rulekit.evidence import at_ms
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.units import duration
 
 LATE = 2.0  # times the median distance of two decode steps, from which a user sees a pause
@@ -26,37 +26,45 @@ DECODES = 4  # steps of each kind of distance needed to speak of a median
         """,
     ),
     quiet=(
-        # Decode only.
-        """
+        case(
+            """
         host D=.D=.D=.D=.D=.D=.D=.
         host2 a..b..c..d..e..f..g.
         s7   .aa.bb.cc.dd.ee.ff.gg
         D: execute_context_0(0)_generation_8(8)
         """,
-        # Prefill in pieces beside the decode.
-        """
+            "Decode only.",
+        ),
+        case(
+            """
         host D=.O=.D=.O=.D=.O=.D=.O=.D=.
         host2 a..b..c..d..e..f..g..h..i.
         s7   .aa.bb.cc.dd.ee.ff.gg.hh.ii
         D: execute_context_0(0)_generation_8(8)
         O: execute_context_1(64)_generation_8(8)
         """,
-        # A short prompt that delays nobody for long.
-        """
+            "Prefill in pieces beside the decode.",
+        ),
+        case(
+            """
         host D=.O=.D=.D=.D=.O=.D=.D=.D=.
         host2 a..b..c..d..e..f..g..j..k.
         s7   .aa.b..cc.dd.ee.f..gg.jj.kk
         D: execute_context_0(0)_generation_8(8)
         O: execute_context_1(16)_generation_0(0)
         """,
-        # Nothing tells the steps apart.
-        """
+            "A short prompt that delays nobody for long.",
+        ),
+        case(
+            """
         host a..b.......c..d..e..
         s7   .aa.bbbbbbb..cc.dd.ee
         repeat: 4
         """,
-        # Too few steps to know what is usual.
-        """
+            "Nothing tells the steps apart.",
+        ),
+        case(
+            """
         step |..................
         host D=.O=====...D=.D=.
         host2 a..b.......c..d..
@@ -64,6 +72,8 @@ DECODES = 4  # steps of each kind of distance needed to speak of a median
         D: execute_context_0(0)_generation_8(8)
         O: execute_context_1(2048)_generation_0(0)
         """,
+            "Too few steps to know what is usual.",
+        ),
     ),
 )
 def prefill_decode_interference(view: DeviceWindow) -> Iterator[Claim]:

@@ -4,7 +4,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.decode.passes import Decoding, expected_tokens, speculation
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent
 
 DRAFTS = 5  # tokens drafted for a pass; heads and draft models in use give three to seven
@@ -33,7 +33,7 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         """,
     ),
     quiet=(
-        # Too many rows for verification to be free.
+        case(
         """
         step |....................
         host a.b.S===============
@@ -44,7 +44,9 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         device: H100 SXM
         phase: decode
         """,
-        # The pass is not bound by memory: it waits for the host.
+            "Too many rows for verification to be free.",
+        ),
+        case(
         """
         step |.............................................
         host OOOOOOOOOOOOOOOOOOOOOOOOOOa...S===============
@@ -55,7 +57,9 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         device: H100 SXM
         phase: decode
         """,
-        # It speculates already.
+            "The pass is not bound by memory: it waits for the host.",
+        ),
+        case(
         """
         step |....................
         host a.P.S===============
@@ -67,7 +71,9 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         device: H100 SXM
         phase: decode
         """,
-        # Prefill makes many tokens a pass anyway.
+            "It speculates already.",
+        ),
+        case(
         """
         step |....................
         host a.b.S===============
@@ -78,6 +84,8 @@ BOUND = 0.5  # of the bandwidth in use: below, passes are long for other reasons
         device: H100 SXM
         phase: prefill
         """,
+            "Prefill makes many tokens a pass anyway.",
+        ),
     ),
 )  # fmt: skip
 def speculative_decoding(view: DeviceWindow) -> Iterator[Claim]:

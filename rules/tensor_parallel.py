@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import all_reduces, communicating
 from gpu_trace_advisor.units import duration, share
 
@@ -39,8 +39,8 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
-        # NCCL's kernel does not say what it does, the operator does.
-        """
+        case(
+            """
         step |...................
         host anbncndnS=========.
         s7   .anbncndn..........
@@ -49,8 +49,10 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
-        # Large ones, in a prefill.
-        """
+            "NCCL's kernel does not say what it does, the operator does.",
+        ),
+        case(
+            """
         step |...................
         host anbncndnS=========.
         s7   .anbncndn..........
@@ -59,10 +61,12 @@ LARGE = (
         repeat: 4
         scale: 1ms
         """,
+            "Large ones, in a prefill.",
+        ),
     ),
     quiet=(
-        # Training: what to do there is another rule's matter.
-        """
+        case(
+            """
         step |...................
         host anbncndnS=========.
         s7   .anbncndn..........
@@ -71,8 +75,10 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
-        # One a step, for the logits.
-        """
+            "Training: what to do there is another rule's matter.",
+        ),
+        case(
+            """
         step |...................
         host abcdnS============.
         s7   .abcdnn............
@@ -81,8 +87,10 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
-        # Hidden behind the other half of the batch.
-        """
+            "One a step, for the logits.",
+        ),
+        case(
+            """
         step |...................
         host anananaS==========.
         s7   .aaaaaaaaaaaaaaaaa.
@@ -92,8 +100,10 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
-        # Tokens that go to experts are no sums of layers.
-        """
+            "Hidden behind the other half of the batch.",
+        ),
+        case(
+            """
         step |...................
         host anbncndnS=========.
         s7   .anbncndn..........
@@ -102,6 +112,8 @@ LARGE = (
         repeat: 4
         scale: 20us
         """,
+            "Tokens that go to experts are no sums of layers.",
+        ),
     ),
 )
 def tensor_parallel(view: DeviceWindow) -> Iterator[Claim]:

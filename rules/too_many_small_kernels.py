@@ -6,7 +6,7 @@ from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import one_each
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import Int64
@@ -37,36 +37,44 @@ FEWER = 2  # of neighbours, so many become one: what merging operators by hand r
         """,
     ),
     quiet=(
-        # Pauses, but because the host is slow: graphs are what helps.
-        """
+        case(
+            """
         step |.......................................
         host OOaOObOOcOOdOOeOOfOOgOOhS==============.
         s7   ...a..b..c..d..e..f..g..hhhhhhhhhhhhhhhh
         repeat: 3
         """,
-        # Long ones.
-        """
+            "Pauses, but because the host is slow: graphs are what helps.",
+        ),
+        case(
+            """
         step |.......................................
         host abcdS==================================.
         s7   .aaaaaaaa..bbbbbbbb..cccccccc..ddddddd..
         repeat: 4
         scale: 10us
         """,
-        # Small, but without pauses.
-        """
+            "Long ones.",
+        ),
+        case(
+            """
         step |.......................................
         host abcdefghS==============================.
         s7   .aaaabbbbbccccdddddeeeefffffgggghhhhhhhh
         repeat: 4
         """,
-        # Nodes of a graph: another rule's matter.
-        """
+            "Small, but without pauses.",
+        ),
+        case(
+            """
         step |.......................................
         host g.......S==============================.
         s7   .gg..gg..gg..gg..gg..gg..gg..gg.........
         g: graph
         repeat: 4
         """,
+            "Nodes of a graph: another rule's matter.",
+        ),
     ),
 )
 def too_many_small_kernels(view: DeviceWindow) -> Iterator[Claim]:

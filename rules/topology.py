@@ -6,7 +6,7 @@ from gpu_trace_advisor.ranks.collective_kinds import bus_factor
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import all_reduces, communicating, in_backward
 from gpu_trace_advisor.timelines.device import copy_classes
 from gpu_trace_advisor.trace.model import NONE, Int64
@@ -24,8 +24,8 @@ FROM = 0.02  # of the wall in these transfers
     cites=("gt-placement-5x", "ai-tp-intra-node", "ai-infiniband", "ai-tp-latency"),
     needs=("launches", "hardware"),
     fires=(
-        # 32 MB in 1 ms: 64 GB/s at best.
-        """
+        case(
+            """
         step |..........................................
         host anbncndneanbncndneS=====================.
         s7   .anbncndnenanbncndnen.....................
@@ -35,8 +35,10 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
-        # Pipeline stages that copy over PCIe.
-        """
+            "32 MB in 1 ms: 64 GB/s at best.",
+        ),
+        case(
+            """
         step |...................
         host apbS==============.
         s7   .aaaapppppppppbbbb.
@@ -45,10 +47,12 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
+            "Pipeline stages that copy over PCIe.",
+        ),
     ),
     quiet=(
-        # As many and as large, over NVLink.
-        """
+        case(
+            """
         step |..........................................
         host anbncndneanbncndneS=====================.
         s7   .anbncndnenanbncndnen.....................
@@ -58,8 +62,10 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 200us
         """,
-        # Small: latency decides.
-        """
+            "As many and as large, over NVLink.",
+        ),
+        case(
+            """
         step |..........................................
         host anbncndneanbncndneS=====================.
         s7   .anbncndnenanbncndnen.....................
@@ -69,8 +75,10 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
-        # Data parallelism alone: gradients may cross nodes.
-        """
+            "Small: latency decides.",
+        ),
+        case(
+            """
         step |..........................................
         host OOOOOOOOOOOOOOOOOOS=====================.
         host anbncndneanbncndne.......................
@@ -82,8 +90,10 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
-        # A device without a fast link of its own: there is nowhere better to place it.
-        """
+            "Data parallelism alone: gradients may cross nodes.",
+        ),
+        case(
+            """
         step |..........................................
         host anbncndneanbncndneS=====================.
         s7   .anbncndnenanbncndnen.....................
@@ -93,8 +103,10 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
-        # Copies between devices at NVLink's speed.
-        """
+            "A device without a fast link of its own: there is nowhere better to place it.",
+        ),
+        case(
+            """
         step |...................
         host apbS==============.
         s7   .aaaapppppppppbbbb.
@@ -103,10 +115,12 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
+            "Copies between devices at NVLink's speed.",
+        ),
     ),
     misses=(
-        # Sequence parallelism gathers instead of reducing; sharded weights look the same.
-        """
+        case(
+            """
         step |..........................................
         host anbncndneanbncndneS=====================.
         s7   .anbncndnenanbncndnen.....................
@@ -116,6 +130,8 @@ FROM = 0.02  # of the wall in these transfers
         repeat: 3
         scale: 1ms
         """,
+            "Sequence parallelism gathers instead of reducing; sharded weights look the same.",
+        ),
     ),
 )
 def topology(view: DeviceWindow) -> Iterator[Claim]:

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.summary import ns_by_class
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_causes
 from gpu_trace_advisor.rulekit.fusible_chains import LIGHT
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import percent, share
 
@@ -38,8 +38,8 @@ LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
         """,
     ),
     quiet=(
-        # Compiled: Triton's kernels say so.
-        """
+        case(
+            """
         step |...................
         host OO.a.OO.b.OO.c.OO.d
         s7   ....a.....b....c...d
@@ -47,8 +47,10 @@ LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
         repeat: 4
         scale: 10us
         """,
-        # Large matrix products, queued.
-        """
+            "Compiled: Triton's kernels say so.",
+        ),
+        case(
+            """
         step |.........................
         host mOn.S===================..
         s7   .mmmmmmmmmmmmmnnnnnnnnnnnn
@@ -57,14 +59,18 @@ LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
         repeat: 4
         scale: 10us
         """,
-        # Graphs replay it.
-        """
+            "Large matrix products, queued.",
+        ),
+        case(
+            """
         step |...................
         host OOOOOO.g...........
         s7   ........gg.gg.gg.gg.
         g: graph
         repeat: 4
         """,
+            "Graphs replay it.",
+        ),
     ),
 )
 def torch_compile(view: DeviceWindow) -> Iterator[Claim]:

@@ -4,7 +4,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import CUT_NS, UNRECORDED_SHARE, Unexplained, unexplained
 from gpu_trace_advisor.rulekit.evidence import at_ms
-from gpu_trace_advisor.rulekit.rule import Claim, Evidence, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Bool
 from gpu_trace_advisor.units import duration, share
 
@@ -14,8 +14,8 @@ from gpu_trace_advisor.units import duration, share
     cites=(),
     cold=True,
     fires=(
-        # A replay of a graph, some of whose nodes are missing.
-        """
+        case(
+            """
         step |...................................
         host g.h.S=============================..
         s7   .ggggg....................ggggg.hhh..
@@ -24,16 +24,20 @@ from gpu_trace_advisor.units import duration, share
         repeat: 3
         scale: 100us
         """,
-        # A launched kernel waits for work that was cut away.
-        """
+            "A replay of a graph, some of whose nodes are missing.",
+        ),
+        case(
+            """
         host a.b.S==================================
         s7   .a..............................bbbbbb
         scale: 1ms
         """,
+            "A launched kernel waits for work that was cut away.",
+        ),
     ),
     quiet=(
-        # Every node is there.
-        """
+        case(
+            """
         step |..............
         host g.h.S========..
         s7   .gggggggggghhh..
@@ -42,22 +46,28 @@ from gpu_trace_advisor.units import duration, share
         repeat: 3
         scale: 100us
         """,
-        # The device waits, but for the host.
-        """
+            "Every node is there.",
+        ),
+        case(
+            """
         step |...................................
         host OOOOOOOOOOOOOOOOOOOOOOOO.a.b.S=====..
         s7   ..........................aaaabbbbb..
         repeat: 3
         scale: 100us
         """,
-        # A short wait between two operations is the device's own.
-        """
+            "The device waits, but for the host.",
+        ),
+        case(
+            """
         step |..............
         host a.b.S========..
         s7   .aaaa.bbbbbb...
         repeat: 3
         scale: 10us
         """,
+            "A short wait between two operations is the device's own.",
+        ),
     ),
 )
 def trace_quality(view: DeviceWindow) -> Iterator[Claim]:

@@ -6,7 +6,7 @@ from gpu_trace_advisor.decode.passes import KEPT, USUAL, Decoding
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
-from gpu_trace_advisor.rulekit.rule import Claim, rule
+from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, percent
 
 FROM = 0.4  # of a pass goes to reading weights; below, halving them moves the pass by less than a fifth
@@ -40,8 +40,8 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
-        # Inside graph replays no shapes are recorded, but the bytes of the weights were told.
-        """
+        case(
+            """
         step |....................
         host g.S==================
         s7   .gggggggggggggggggg..
@@ -52,8 +52,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         phase: decode
         weights: 470MB
         """,
-        # Prefills among the decode steps: those are left out.
-        """
+            "Inside graph replays no shapes are recorded, but the bytes of the weights were told.",
+        ),
+        case(
+            """
         step |................................................................
         host O=======...D==================.D==================.D==================
         host2 a.S========b.S================.b.S================.b.S===============
@@ -65,8 +67,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         scale: 10us
         device: H100 SXM
         """,
-        # Nobody told: a question.
-        """
+            "Prefills among the decode steps: those are left out.",
+        ),
+        case(
+            """
         step |...................
         host g..................
         s7   .gggggggggggggggggg
@@ -75,10 +79,12 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
+            "Nobody told: a question.",
+        ),
     ),
     quiet=(
-        # 8 bits already.
-        """
+        case(
+            """
         step |..........
         host a.........
         s7   .aaaaaaaaa
@@ -88,6 +94,8 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
+            "8 bits already.",
+        ),
         """
         step |...................
         host g..................
@@ -97,8 +105,8 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
-        # Enough rows to be bound by arithmetic.
-        """
+        case(
+            """
         step |...................
         host a..................
         s7   .aaaaaaaaaaaaaaaaaa
@@ -108,8 +116,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
-        # The bytes that were told cannot be read in the time of a pass.
-        """
+            "Enough rows to be bound by arithmetic.",
+        ),
+        case(
+            """
         step |....................
         host g.S==================
         s7   .gggggggggggggggggg..
@@ -120,8 +130,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         phase: decode
         weights: 2GB
         """,
-        # They were told, but so many sequences share the reading that it is free.
-        """
+            "The bytes that were told cannot be read in the time of a pass.",
+        ),
+        case(
+            """
         host D===================.
         host2 g.S==================
         s7   .gggggggggggggggggg..
@@ -132,8 +144,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         weights: 470MB
         """,
-        # The host is the bottleneck: the GPU would only wait longer.
-        """
+            "They were told, but so many sequences share the reading that it is free.",
+        ),
+        case(
+            """
         step |................................
         host OOOOOOOOOOOOa.S=================
         s7   .............aaaaaaaaaaaaaaaaa..
@@ -143,8 +157,10 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: decode
         """,
-        # Prefill.
-        """
+            "The host is the bottleneck: the GPU would only wait longer.",
+        ),
+        case(
+            """
         step |...................
         host a..................
         s7   .aaaaaaaaaaaaaaaaaa
@@ -154,6 +170,8 @@ ASKED = 0.5  # of the decode in matrix kernels, from which it is worth asking fo
         device: H100 SXM
         phase: prefill
         """,
+            "Prefill.",
+        ),
     ),
 )
 def weight_quantization(view: DeviceWindow) -> Iterator[Claim]:

@@ -81,14 +81,14 @@ PAIRS = (
 
 def measure(pair: Pair, folder: Path) -> Result:
     """The prediction and what came of it."""
-    view = study_of(pair.before, folder)
+    view = view_of(pair.before, folder)
     what = saving(view.graph, [FIXES[pair.fix]], view.window, view.index)
-    before, after = time_ms(view, pair), time_ms(study_of(pair.after, folder), pair)
+    before, after = time_ms(view, pair), time_ms(view_of(pair.after, folder), pair)
     low, high = (before * (1 - ns / what.wall_ns) for ns in (what.high_ns, what.low_ns))
     return Result(pair, before, low, high, after)
 
 
-def study_of(name: str, folder: Path) -> DeviceWindow:
+def view_of(name: str, folder: Path) -> DeviceWindow:
     """The view of a recording's first device, in its default window."""
     return views(read(next(folder.rglob(name))), Request())[0][0]
 

@@ -97,6 +97,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--output-tokens", metavar="N", type=count, help="tokens of an answer, for costs of serving")
     p.add_argument("--rules", metavar="DIR", help="a folder with more rules")
     p.add_argument("--list-rules", action="store_true", help="list the rules and stop")
+    p.add_argument(
+        "--test-rules", action="store_true",
+        help="run the cases of the rules in --rules DIR, or of the built-in ones, and stop; exit code 1 when one differs",
+    )  # fmt: skip
     p.add_argument("--explain", metavar="RULE", help="print a rule's page with its cases and sources, and stop")
     p.add_argument(
         "--against", metavar="BEFORE", type=Path, action="append", default=[],
@@ -161,6 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
+    if options.test_rules:
+        return test_rules(options)
     if options.list_rules or options.explain:
         put(about_rules(options))
         return 0
@@ -293,13 +299,26 @@ def about_rules(options: argparse.Namespace) -> str:
     Raises:
         BadUsage: no such rule, or no such folder of rules.
     """
-    from gpu_trace_advisor.advice.ranking import find_rules, named_rule
+    from gpu_trace_advisor.advice.rule_loader import find_rules, named_rule
     from gpu_trace_advisor.report.text.rule_page import rule_list, rule_page
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
     for error in errors:
         print(f"advise: {error}", file=sys.stderr)
     return rule_page(named_rule(rules, options.explain), width()) if options.explain else rule_list(rules)
+
+
+def test_rules(options: argparse.Namespace) -> int:
+    """Run the cases of the user's own rules, or of the built-in ones where no folder is named; 1 when one differs."""
+    from gpu_trace_advisor.advice.rule_cases import report
+    from gpu_trace_advisor.advice.rule_loader import find_rules
+
+    rules, errors = find_rules(Path(options.rules) if options.rules else None)
+    for error in errors:
+        print(f"advise: {error}", file=sys.stderr)
+    text, good = report([rule for rule in rules if rule.own or not options.rules])
+    put(text)
+    return 0 if good and not errors else 1
 
 
 def run_gates(options: argparse.Namespace, request: Request) -> int:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gpu_trace_advisor.advice.ranking import find_rules, judge, named_rule
+from gpu_trace_advisor.advice.ranking import judge
+from gpu_trace_advisor.advice.rule_cases import view_of
+from gpu_trace_advisor.advice.rule_loader import find_rules, named_rule
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.replay.fixes import FIXES, Fix, unchanged
@@ -14,7 +16,6 @@ from gpu_trace_advisor.rulekit.kernel_fixes import faster
 from gpu_trace_advisor.rulekit.rule import Claim, Rule, rule
 
 from tests.build import advice, call, kernel
-from tests.rules.test_rules import study_of
 
 SLOW_LOADER = """
  step |...................
@@ -48,7 +49,7 @@ def test_a_rule_that_raises_is_kept_beside_the_others() -> None:
         raise ZeroDivisionError("no steps")
 
     good = made("good", lambda view: [claim(view, "second")])
-    verdicts = judge(study_of(SLOW_LOADER), [made("broken", broken), good])
+    verdicts = judge(view_of(SLOW_LOADER), [made("broken", broken), good])
     assert [finding.rule for finding in verdicts.findings] == ["good"]
     assert verdicts.errors == ("rule broken failed on drawing, device 0: ZeroDivisionError: no steps",)
 
@@ -60,7 +61,7 @@ def test_a_rule_that_raises_is_kept_beside_the_others() -> None:
     ],
 )  # fmt: skip
 def test_a_rule_without_what_it_needs_is_skipped_with_the_reason(need: str, why: str) -> None:
-    verdicts = judge(study_of(SLOW_LOADER), [made("needy", lambda view: [claim(view, "x")], needs=(need,))])
+    verdicts = judge(view_of(SLOW_LOADER), [made("needy", lambda view: [claim(view, "x")], needs=(need,))])
     assert verdicts.findings == ()
     assert why in verdicts.skipped[0].why
 
@@ -77,16 +78,16 @@ def test_a_rule_of_another_phase_says_which_document_says_so() -> None:
     megakernel = made(
         "mega", lambda view: [claim(view, "x")], phases=("decode",), because="tvi-megakernel-not-training"
     )
-    skipped = judge(study_of(SLOW_LOADER + " phase: training"), [megakernel]).skipped
+    skipped = judge(view_of(SLOW_LOADER + " phase: training"), [megakernel]).skipped
     assert "does not apply to training" in skipped[0].why
     assert "training-vs-inference, section Q3" in skipped[0].why
-    assert judge(study_of(SLOW_LOADER + " phase: decode"), [megakernel]).findings
-    assert "phase is not known" in judge(study_of(SLOW_LOADER), [megakernel]).skipped[0].why
+    assert judge(view_of(SLOW_LOADER + " phase: decode"), [megakernel]).findings
+    assert "phase is not known" in judge(view_of(SLOW_LOADER), [megakernel]).skipped[0].why
 
 
 def test_findings_are_ranked_by_what_they_add() -> None:
     """Two rules about the same time: the second is dropped, its time is saved already."""
-    view = study_of(SLOW_LOADER)
+    view = view_of(SLOW_LOADER)
     loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
     again = made("again", lambda s: [claim(s, "again", fix=replace(FIXES["dataloader"], low_share=0.1))])
     graphs = made("graphs", lambda s: [claim(s, "graphs", fix=FIXES["cuda-graphs"])])
@@ -104,7 +105,7 @@ def test_findings_are_ranked_by_what_they_add() -> None:
 
 def test_each_stretch_of_time_has_one_root_cause() -> None:
     """Ranked by savings alone, a fix that lets the loader hide would come before the loader."""
-    view = study_of(SLOW_LOADER)
+    view = view_of(SLOW_LOADER)
     small = made("small", lambda s: [claim(s, "small", fix=FIXES["cuda-graphs"], share=0.05)])
     loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"], share=0.3)])
     assert [finding.rule for finding in judge(view, [small, loader]).findings] == ["loader", "small"]
@@ -115,7 +116,7 @@ def test_what_saves_only_behind_another_fix_comes_behind_it() -> None:
 
     Half of the host's 25 is promised at least, and so is half of what takes it for granted.
     """
-    view = study_of("""
+    view = view_of("""
      step |...................
      host OOOOaOOOObOOOOcOOOOd
      s7   ....aaa..bbb..ccc..dd
@@ -137,19 +138,19 @@ def test_what_saves_only_behind_another_fix_comes_behind_it() -> None:
 
 def test_what_saves_nothing_is_no_finding() -> None:
     idle = made("idle", lambda s: [claim(s, "x", fix=Fix("none", "nothing", unchanged, unchanged))])
-    verdicts = judge(study_of(SLOW_LOADER), [idle])
+    verdicts = judge(view_of(SLOW_LOADER), [idle])
     assert (verdicts.findings, verdicts.joint) == ((), None)
     assert "below 1 %" in verdicts.skipped[0].why
 
 
 def test_what_is_below_one_percent_is_no_finding() -> None:
-    verdicts = judge(study_of(SLOW_LOADER), [made("small", lambda s: [claim(s, "x", share=0.005)])])
+    verdicts = judge(view_of(SLOW_LOADER), [made("small", lambda s: [claim(s, "x", share=0.005)])])
     assert verdicts.findings == ()
     assert "below 1 %" in verdicts.skipped[0].why
 
 
 def test_without_trust_in_the_replay_there_are_findings_and_no_savings() -> None:
-    view = study_of(SLOW_LOADER)
+    view = view_of(SLOW_LOADER)
     view.__dict__["trust"] = Trust(0.02, 0.2)
     loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
     verdicts = judge(view, [loader])
@@ -162,23 +163,23 @@ def test_doubts_about_the_trace_come_first() -> None:
     loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
     doubt = made("doubt", lambda s: [replace(claim(s, "doubt", share=0.001), first=True)])
     question = made("question", lambda s: [claim(s, "question", share=0.9)])
-    verdicts = judge(study_of(SLOW_LOADER), [loader, question, doubt])
+    verdicts = judge(view_of(SLOW_LOADER), [loader, question, doubt])
     assert [finding.rule for finding in verdicts.findings] == ["doubt", "loader", "question"]
 
 
 def test_confidence_is_low_on_few_steps_and_says_so() -> None:
     check = made("x", lambda s: [claim(s, "x")])
-    assert judge(study_of(SLOW_LOADER), [check]).findings[0].confidence == "high"
-    few = judge(study_of(SLOW_LOADER.replace("repeat: 4", "repeat: 2")), [check]).findings[0]
+    assert judge(view_of(SLOW_LOADER), [check]).findings[0].confidence == "high"
+    few = judge(view_of(SLOW_LOADER.replace("repeat: 4", "repeat: 2")), [check]).findings[0]
     assert (few.confidence, few.doubts) == ("low", ("rests on 2 steps only: record at least 3 after warm-up",))
-    unmarked = judge(study_of(" host DDDDDOO.aOO.bOO.cOO.d\n s7   .........a....b...c..d"), [check])
+    unmarked = judge(view_of(" host DDDDDOO.aOO.bOO.cOO.d\n s7   .........a....b...c..d"), [check])
     assert unmarked.findings[0].doubts == (
         "no steps are marked and nothing repeats: record at least 3 steps after warm-up",
     )
 
 
 def test_grades_are_those_of_the_weakest_input() -> None:
-    view = study_of(SLOW_LOADER)
+    view = view_of(SLOW_LOADER)
     plain = judge(view, [made("x", lambda s: [claim(s, "x")])]).findings[0]
     priced = judge(view, [made("x", lambda s: [claim(s, "x", fix=FIXES["host-sync"])])])
     loader = judge(view, [made("x", lambda s: [claim(s, "x", fix=FIXES["dataloader"])])]).findings[0]
@@ -202,7 +203,7 @@ def test_users_rules_are_found_and_a_broken_file_is_an_error(tmp_path: Path) -> 
 
 
 def test_a_particular_wait_comes_before_the_host_in_general() -> None:
-    view = study_of(SLOW_LOADER + " scale: 10us")
+    view = view_of(SLOW_LOADER + " scale: 10us")
 
     def order(share: float) -> list[str]:
         general = made("general", lambda s: [replace(claim(s, "g", fix=FIXES["cuda-graphs"], share=0.3), generic=True)])

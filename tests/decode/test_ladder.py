@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
-from gpu_trace_advisor.advice.ranking import find_rules, judge
+from gpu_trace_advisor.advice.ranking import judge
+from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.decode.ladder import LABEL, Ladder, Rung, ladder
 from gpu_trace_advisor.decode.passes import Decoding, expected_tokens, speculation
@@ -35,12 +36,12 @@ device: H100 SXM
 """
 
 
-def study_of(text: str, **request: object) -> DeviceWindow:
+def view_of(text: str, **request: object) -> DeviceWindow:
     return views(parse(text), Request(**{"phase": "decode", **request}))[0][0]  # type: ignore[arg-type]
 
 
 def ladder_of(text: str, **request: object) -> Ladder:
-    view = study_of(text, **request)
+    view = view_of(text, **request)
     found = ladder(view, judge(view, find_rules()[0]).findings)
     assert found is not None
     return found
@@ -88,7 +89,7 @@ def test_weights_that_cannot_be_read_in_a_pass_give_no_floor() -> None:
 
 
 def test_each_finding_moves_the_passes_on_top_of_those_before() -> None:
-    view = study_of(SHAPES)
+    view = view_of(SHAPES)
     findings = [f for f in judge(view, find_rules()[0]).findings if f.saving_ns]
     found = ladder(view, findings)
     assert found is not None
@@ -125,7 +126,7 @@ def finding(rule: str, saving: tuple[int, int]) -> Finding:
 
 
 def test_no_step_goes_beyond_the_floor() -> None:
-    view = study_of(REPLAYS, weights=16_000_000_000)
+    view = view_of(REPLAYS, weights=16_000_000_000)
     found = ladder(view, [finding("cuda-graphs", (3_000_000, 29_000_000))])
     assert found is not None
     assert rung(found, "with cuda-graphs").passes_per_s == pytest.approx((3e9 / 27e6, 3.35e12 / 16e9))
@@ -133,7 +134,7 @@ def test_no_step_goes_beyond_the_floor() -> None:
 
 
 def test_fewer_bytes_lower_the_floor() -> None:
-    view = study_of(REPLAYS, weights=16_000_000_000)
+    view = view_of(REPLAYS, weights=16_000_000_000)
     found = ladder(view, [finding("weight-quantization", (3_000_000, 29_000_000))])
     assert found is not None
     assert rung(found, "floor with weight-quantization").passes_per_s[0] == pytest.approx(3.35e12 / 8e9)
@@ -156,15 +157,15 @@ def test_what_others_reached_by_hand() -> None:
 
 @pytest.mark.parametrize("phase", ["training", "prefill"])
 def test_other_phases_have_no_ladder(phase: str) -> None:
-    assert ladder(study_of(REPLAYS, phase=phase, weights=1), ()) is None
+    assert ladder(view_of(REPLAYS, phase=phase, weights=1), ()) is None
 
 
 def test_what_a_pass_is() -> None:
-    assert Decoding(study_of(REPLAYS)).passes.value == 3
+    assert Decoding(view_of(REPLAYS)).passes.value == 3
     unmarked = REPLAYS.replace("step |.........\n", "").replace("repeat: 3", "repeat: 1")
     unmarked = unmarked.replace("host g.S=======", "host g.S=======").replace("ggggggggg", "gggg.gggg")
-    assert Decoding(study_of(unmarked)).passes == (1, "graph replays, each a whole pass")
-    assert Decoding(study_of(unmarked.replace("g: graph", "g:"))).passes.value is None
+    assert Decoding(view_of(unmarked)).passes == (1, "graph replays, each a whole pass")
+    assert Decoding(view_of(unmarked.replace("g: graph", "g:"))).passes.value is None
 
 
 def test_speculation_by_hand() -> None:

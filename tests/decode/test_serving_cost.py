@@ -22,12 +22,12 @@ device: H100 SXM
 """
 
 
-def study_of(text: str, **request: object) -> DeviceWindow:
+def view_of(text: str, **request: object) -> DeviceWindow:
     return views(parse(text), Request(**request))[0][0]  # type: ignore[arg-type]
 
 
 def panel(text: str, **request: object) -> Serving:
-    found = serving(study_of(text, **request))
+    found = serving(view_of(text, **request))
     assert found is not None
     return found
 
@@ -39,8 +39,8 @@ def test_the_price_of_a_million_tokens() -> None:
 
 
 def test_nobody_asked() -> None:
-    assert serving(study_of(REPLAYS, phase="decode")) is None
-    assert serving(study_of(REPLAYS, phase="training", price=2.5)) is None
+    assert serving(view_of(REPLAYS, phase="decode")) is None
+    assert serving(view_of(REPLAYS, phase="training", price=2.5)) is None
 
 
 @pytest.mark.parametrize(("phase", "told"), [("training", 1), ("decode", 0)])

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from gpu_trace_advisor.advice.ranking import find_rules, judge
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, read_size, views
+from gpu_trace_advisor.advice.ranking import judge
+from gpu_trace_advisor.advice.rule_cases import view_of
+from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.analysis.phase import PHASES
 from gpu_trace_advisor.reference.facts import DO_NOT_USE, fact, facts
-from gpu_trace_advisor.rulekit.drawing import asked, parse
 from gpu_trace_advisor.rulekit.rule import NEEDS, Finding, Rule
 
 RULES, ERRORS = find_rules()
@@ -17,17 +17,9 @@ HEADINGS = ("Why it costs", "What to do", "How to verify", "When it must not fir
 FOLDER = Path(__file__).parents[2] / "rules"
 
 
-def study_of(text: str) -> DeviceWindow:
-    """The first device of a drawing, asked what the drawing asks."""
-    wanted = asked(text)
-    weights = read_size(wanted["weights"]) if "weights" in wanted else None
-    request = Request(phase=wanted.get("phase"), objective=wanted.get("objective"), weights=weights)
-    return views(parse(text), request)[0][0]
-
-
 def said(rule: Rule, text: str) -> tuple[Finding, ...]:
     """What one rule finds in a drawing."""
-    verdicts = judge(study_of(text), [rule])
+    verdicts = judge(view_of(text), [rule])
     assert verdicts.errors == ()
     return verdicts.findings
 
@@ -48,7 +40,7 @@ def test_all_rules_load() -> None:
 @pytest.mark.parametrize(("rule", "text"), cases("fires"))
 def test_fires(rule: Rule, text: str) -> None:
     findings = said(rule, text)
-    assert findings, f"causes: {study_of(text).causes}"
+    assert findings, f"causes: {view_of(text).causes}"
     for finding in findings:
         assert re.search(r"\d", finding.message), "a message has its numbers"
         assert not re.search(r"(?<![\d.])0\.0+ ms", finding.message), "microseconds are not shown as no milliseconds"
@@ -119,7 +111,7 @@ def test_needs_and_phases_are_known(rule: Rule) -> None:
     ],
 )
 def test_what_captures_is_said_in_the_words_of_the_program(operator: str, says: str) -> None:
-    view = study_of(f"""
+    view = view_of(f"""
         step |...................
         host OO.a.OO.b.OO.c.OO.d
         s7   ....a.....b....c...d
@@ -142,7 +134,7 @@ def test_what_captures_is_said_in_the_words_of_the_program(operator: str, says: 
 )
 def test_the_precision_advised_is_one_that_the_device_has(asked_for: str, says: str, not_said: str) -> None:
     (claim,) = BY_ID["mixed-precision"].check(
-        study_of(f"""
+        view_of(f"""
  step |...................
  host abS==============..
  s7   .aaaaaaaaaaaaabbbbbb

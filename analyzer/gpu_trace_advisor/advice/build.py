@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
-from gpu_trace_advisor.advice.ranking import distrust, find_rules, judge, unfit
+from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit
+from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace
@@ -221,8 +222,11 @@ def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
 
 def _fixes_of(view: DeviceWindow, rule: Rule) -> tuple[list[Fix], str | None]:
     """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
-    why = unfit(rule, view)
-    fixes = [] if why else [claim.fix for claim in rule.check(view) if claim.fix]
+    _, why = unfit(rule, view) or ("", "")
+    try:
+        fixes = [] if why else [claim.fix for claim in map(checked, rule.check(view)) if claim.fix]
+    except Exception as error:  # somebody's own rule
+        return [], f"the rule failed: {type(error).__name__}: {error}"
     if not fixes and rule.id in FIXES:
         return [FIXES[rule.id]], None
     return fixes, None if fixes else why or "the rule has nothing to change here"

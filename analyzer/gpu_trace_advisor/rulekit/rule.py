@@ -121,11 +121,25 @@ class Finding:
     verify: str
 
 
+SKIPPED = {
+    "absent": "not applicable",
+    "small": "below 1 % of the wall",
+    "covered": "covered by the above",
+    "data": "without the data they need",
+    "phase": "for another phase",
+    "phase-unknown": "for a phase that --phase can name",
+    "cold": "withheld on a cold start",
+}
+"""Codes of the reasons why a rule did not fire, and how a report counts them."""
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A rule that says nothing of a device, and why."""
 
     rule: str
+    code: str
+    """One of SKIPPED."""
     why: str
     file: str
     rank: int | None
@@ -148,6 +162,22 @@ class Joint:
 Check = Callable[[DeviceWindow], Iterable[Claim]]
 
 
+class Case(str):
+    """A drawing with a sentence on why a rule fires, or does not, in it."""
+
+    why: str
+
+    def __new__(cls, drawing: str, why: str = "") -> Case:
+        self = super().__new__(cls, drawing)
+        self.why = why
+        return self
+
+
+def case(drawing: str, why: str) -> Case:
+    """A case of a rule: a drawing (`gpu_trace_advisor.rulekit.drawing`) and, in a sentence, what it shows."""
+    return Case(drawing, why)
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule with its page, its sources and its cases."""
@@ -167,11 +197,13 @@ class Rule:
     """It speaks of a cold start too; other rules are silent there."""
     last: bool = False
     """It is asked only when no other rule found anything."""
-    fires: tuple[str, ...] = ()
-    quiet: tuple[str, ...] = ()
-    misses: tuple[str, ...] = ()
+    fires: tuple[Case, ...] = ()
+    quiet: tuple[Case, ...] = ()
+    misses: tuple[Case, ...] = ()
     """Drawings in which it should fire and does not yet, or should not and does (`quiet` in their last line)."""
     path: str = field(default="", compare=False)
+    own: bool = False
+    """From a folder of the user's."""
 
     def section(self, heading: str) -> str:
         """The text of one heading of the page; empty when the page has none."""
@@ -180,14 +212,29 @@ class Rule:
 
     def sources(self) -> tuple[Source, ...]:
         """What it cites."""
-        found = map(fact, self.cites)
-        return tuple(Source(f.key, f.document, f.section, f.says, f.correction) for f in found)
+        return tuple(map(self.source, self.cites))
+
+    @staticmethod
+    def source(key: str) -> Source:
+        """What a key of facts.toml, or a URL, stands for.
+
+        Raises:
+            UnusableFact: neither.
+        """
+        if key.startswith(("https://", "http://")):
+            return Source(key, key, "", "", None)
+        found = fact(key)
+        return Source(found.key, found.document, found.section, found.says, found.correction)
+
+
+def _cases(drawings: Iterable[str]) -> tuple[Case, ...]:
+    return tuple(drawing if isinstance(drawing, Case) else Case(drawing) for drawing in drawings)
 
 
 def rule(
     *,
     title: str,
-    cites: Iterable[str],
+    cites: Iterable[str] = (),
     needs: Iterable[str] = (),
     phases: Iterable[str] = (),
     because: str = "",
@@ -197,14 +244,22 @@ def rule(
     quiet: Iterable[str] = (),
     misses: Iterable[str] = (),
 ) -> Callable[[Check], Rule]:
-    """Make a Rule of a function; its id is the function's name with dashes, its page the docstring."""
+    """Make a Rule of a function; its id is the function's name with dashes, its page the docstring.
+
+    title: what is wrong, as a headline.
+    cites: what it rests on: keys of facts.toml, or URLs.
+    needs: names of NEEDS; where one is missing the rule is skipped, and the report says why.
+    phases, because: the phases it is about, and the key or URL that says why it is not about the others.
+    cold: it speaks of a cold start too. last: it is asked only when no other rule found anything.
+    fires, quiet, misses: drawings, or `case(drawing, why)`, in which it speaks, must not, or ought to and does not yet.
+    """
 
     def make(check: Check) -> Rule:
         name = getattr(check, "__name__", "rule")
         page = inspect.cleandoc(check.__doc__ or "")
         return Rule(
             name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold, last,
-            tuple(fires), tuple(quiet), tuple(misses),
+            _cases(fires), _cases(quiet), _cases(misses),
         )  # fmt: skip
 
     return make

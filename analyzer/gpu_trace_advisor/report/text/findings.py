@@ -9,7 +9,7 @@ from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
 from gpu_trace_advisor.advice.verdict import called, largest_loss, not_recorded
 from gpu_trace_advisor.report.text.terminal import Page, clean
 from gpu_trace_advisor.report.wording import cut
-from gpu_trace_advisor.rulekit.rule import Evidence, Finding, Skipped
+from gpu_trace_advisor.rulekit.rule import SKIPPED, Evidence, Finding, Skipped
 from gpu_trace_advisor.units import between, faster, share
 
 FEW_KERNELS = 0.05  # of the wall
@@ -107,15 +107,5 @@ def _span(saving: tuple[int, int], wall: int) -> str:
 
 def _reasons(skipped: Sequence[Skipped]) -> str:
     """How many for what kind of reason."""
-    kinds = Counter(_kind(s.why) for s in skipped)
+    kinds = Counter(SKIPPED[s.code] for s in skipped)
     return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-
-
-def _kind(why: str) -> str:
-    for word, kind in (
-        ("withheld", "withheld"), ("nothing of the kind", "with nothing of the kind"), ("saved already", "covered by the above"),
-        ("below 1 %", "below 1 % of the wall"), ("phase", "for another phase"), ("does not apply", "for another phase"),
-    ):  # fmt: skip
-        if word in why:
-            return kind
-    return "without the data they need"

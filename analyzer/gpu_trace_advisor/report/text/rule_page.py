@@ -21,9 +21,12 @@ def rule_page(rule: Rule, width: int) -> str:
     if rule.needs:
         parts.append(f"Needs: {', '.join(rule.needs)}.")
     if rule.phases:
-        parts.append(_filled(f"Only for {' and '.join(rule.phases)}: {fact(rule.because).says}", width))
-    for title, drawings in (("It fires", rule.fires), ("It stays quiet", rule.quiet), ("Known failures", rule.misses)):
-        parts += [f"{title}:\n\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}" for text in drawings]
+        because = rule.source(rule.because)
+        parts.append(_filled(f"Only for {' and '.join(rule.phases)}: {because.says or because.document}", width))
+    for title, cases in (("It fires", rule.fires), ("It stays quiet", rule.quiet), ("Known failure", rule.misses)):
+        for text in cases:
+            heading = _filled(f"{title}: {text.why}" if text.why else f"{title}:", width)
+            parts.append(f"{heading}\n\n{textwrap.indent(textwrap.dedent(text).strip(), '    ')}")
     if rule.fires:
         how_to = "python -m pydoc gpu_trace_advisor.rulekit.drawing"
         reading = f"One character is 1 µs unless a drawing has a scale; {how_to} says how to read them."
@@ -34,6 +37,8 @@ def rule_page(rule: Rule, width: int) -> str:
 
 def _source(key: str, width: int) -> str:
     """A claim with its document and section, and what is right where the document errs."""
+    if "://" in key:
+        return key
     claim = fact(key)
     lines = [f"[{key}] {documents()[claim.document]}, section {claim.section}:", f"  {claim.says}"]
     lines += [f"  {name} = {quantity}" for name, quantity in claim.claimed.items()]
