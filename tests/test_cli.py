@@ -261,20 +261,74 @@ def test_output_to_a_dash(
     assert [p.name for p in tmp_path.iterdir()] == ["good.json"]
 
 
-def test_output_is_whole_or_not_there(
-    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "out.json"
+@pytest.mark.skipif(os.name != "posix", reason="limits of a POSIX process")
+@pytest.mark.parametrize(
+    "options", [["-o"], ["--json"], ["--html"], ["--format", "html", "-o"], ["--format", "json", "-o"]]
+)
+def test_output_is_whole_or_not_there(options: list[str], good: Path, tmp_path: Path) -> None:
+    """No file of this process may be longer than 1 kB: the system refuses the rest, as it does on a full disk."""
+    target = tmp_path / "out"
     target.write_text("before", encoding="utf-8")
-
-    def full(self: Path, *_: object, **__: object) -> int:
-        self.touch()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert "No space left" in refused(capsys, good, "--format", "json", "-o", target)
+    limited = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)); "
+        "from gpu_trace_advisor.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", limited, str(good), *options, str(target)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"advise: {target}: cannot be written: {os.strerror(errno.EFBIG)}\n"
     assert target.read_text("utf-8") == "before"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["good.json", "out"]
+
+
+@pytest.mark.parametrize("option", ["-o", "--json", "--html"])
+@pytest.mark.parametrize("spelt", ["as given", "through a link", "by another path", "a recording", "packed", "Nsight"])
+def test_no_output_replaces_an_input_or_a_recording(
+    option: str, spelt: str, good: Path, tmp_path: Path, sample: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    other = tmp_path / "other"
+    if spelt == "as given":
+        target = good
+    elif spelt == "through a link":
+        (target := other).symlink_to(good)
+    elif spelt == "by another path":
+        target = tmp_path / ".." / tmp_path.name / good.name
+    else:
+        data = good.read_bytes()
+        (target := other).write_bytes(
+            gzip.compress(data)
+            if spelt == "packed"
+            else sample("graph-decode-nsys").read_bytes()
+            if spelt == "Nsight"
+            else data
+        )
+    before = target.read_bytes()
+    assert "name another file" in refused(capsys, good, option, target)
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--against", "--budget"])
+def test_no_output_replaces_what_the_run_is_held_against(
+    option: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "held"
+    other.write_text("[limits]", encoding="utf-8")
+    assert "is one of the inputs" in refused(capsys, good, option, other, "--json", other)
+    assert other.read_text("utf-8") == "[limits]"
+
+
+def test_each_output_has_its_own_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "each its own file" in refused(capsys, good, "--json", tmp_path / "a", "--html", tmp_path / "." / "a")
+    assert main([str(good), "--json", os.devnull, "-o", os.devnull]) == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html", "markdown", "sarif", "perfetto"])
+def test_what_was_written_before_is_replaced(form: str, good: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    for _ in range(2):
+        assert main([str(good), "--format", form, "-o", str(target)]) == 0
 
 
 @pytest.mark.skipif(os.name != "posix", reason="named pipes and links")
@@ -423,6 +477,34 @@ def test_width(told: str, terminal: int, columns: int, monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.stdout.fileno", lambda: 1)
     monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((terminal, 24)))
     assert cli.width() == columns
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_fault_of_its_own_is_no_regression(
+    debug: bool, good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 3 and one line that says what, where and how to report it; the traceback where it is asked for."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("one \x1b[31mover\nnothing")
+
+    monkeypatch.setattr(cli, "looked_at", broken)
+    assert main([str(good), *(["--debug"] if debug else [])]) == 3
+    out, err = capsys.readouterr()
+    first, _, rest = err.partition("\n")
+    assert out == "" and first.startswith("advise: a fault of advise ")
+    assert "ZeroDivisionError: one over nothing at tests/test_cli.py:" in first and "report" in first
+    assert ("Traceback" in rest) == debug and "\x1b" not in err
+
+
+def test_want_of_memory_is_no_regression(
+    good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "looked_at", full)
+    assert "not enough memory" in refused(capsys, good)
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

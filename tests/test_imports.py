@@ -13,7 +13,7 @@ PACKAGE = ROOT / "analyzer" / "gpu_trace_advisor"
 MOST_MODULES = 14
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "units"},
+    {"errors", "sanitize", "units"},
     {"runtime"},
     {"quantity", "columns"},
     {"trace"},

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -16,7 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 from gpu_trace_advisor.errors import AdviseError, BadUsage, UnreadableTrace
 from gpu_trace_advisor.runtime import heap
 from gpu_trace_advisor.runtime import start_up as lean
+from gpu_trace_advisor.runtime.files import write_whole
 from gpu_trace_advisor.runtime.progress import Progress
+from gpu_trace_advisor.sanitize import clean, json_text, printable
 
 # What the command needs else is imported where it is used: while garbage is collected rarely, and never for --help.
 if TYPE_CHECKING:
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from gpu_trace_advisor.gate.check import Outcome
     from gpu_trace_advisor.parallel.advise import RunResult
 
+FAULT = 3  # never 1: that is "regressed"
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 DESCRIPTION = """\
 Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
 one cause, and the parts add up to the wall time exactly."""
 EPILOG = (
     "exit codes: 0 done; 1 regressed or over budget; 2 unreadable input, nothing to analyse, not comparable, or bad usage "
-    "(one line on standard error says which)"
+    "(one line on standard error says which); 3 a fault of advise itself (one line says where and how to report it)"
 )
 
 
@@ -39,12 +40,11 @@ class OneLineParser(argparse.ArgumentParser):
     """Says in one line what is wrong with the arguments, and when its help cannot be written."""
 
     def print_help(self, file: object = None) -> None:
-        from gpu_trace_advisor.report.text.terminal import encodable
-
-        put(encodable(self.format_help(), sys.stdout.encoding))
+        put(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; {self.prog} --help lists the options\n")
+        say(f"{message}; {self.prog} --help lists the options")
+        self.exit(2)
 
 
 class TellVersion(argparse.Action):
@@ -109,6 +109,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--jobs", metavar="N", type=count, help="processes that read recordings (default: one a core)")
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
+    p.add_argument("--debug", action="store_true", help="show the traceback of what exits with 3")
     p.add_argument("--version", action=TellVersion, nargs=0, help="show program's version number and exit")
     return p
 
@@ -149,18 +150,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what an encoding lacks costs a character, not the output
     heap.own_process()
+    given = sys.argv[1:] if argv is None else argv
     try:
         with lean.rare_collections():
-            return run(parser().parse_intermixed_args(argv))
+            return run(parser().parse_intermixed_args(given))
     except AdviseError as error:
-        print(f"advise: {' '.join(str(error).split())}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
     except BrokenPipeError:  # the reader of the pipe has seen enough
         discard_output()
         return 0
     except KeyboardInterrupt:
-        print("advise: interrupted", file=sys.stderr)
+        say("interrupted")
         return INTERRUPTED
+    except MemoryError:
+        say("not enough memory for this recording; record fewer steps, or raise the limit of the process")
+        return AdviseError.exit_code
+    except Exception as error:
+        say(fault(error))
+        if "--debug" in given:
+            import traceback
+
+            sys.stderr.write(printable(traceback.format_exc()))
+        return FAULT
+
+
+def say(message: str) -> None:
+    """One line on standard error."""
+    from gpu_trace_advisor.report.text.terminal import encodable
+
+    sys.stderr.write(encodable(printable(f"advise: {clean(message)}\n"), sys.stderr.encoding))
+
+
+def fault(error: Exception) -> str:
+    """What went wrong inside, where, and how to report it."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = ""
+    if at is not None:
+        path = Path(at.tb_frame.f_code.co_filename)
+        where = f" at {'/'.join(path.parts[-2:])}:{at.tb_lineno}"
+    what = f"{type(error).__name__}{f': {str(error)[:200]}' if str(error) else ''}"
+    return (
+        f"a fault of advise {version()} itself, not of what it read: {what}{where}; please report this line with the "
+        "traceback that --debug shows and, if you can share it, the recording"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -180,36 +215,34 @@ def run(options: argparse.Namespace) -> int:
             raise BadUsage(f"--{option} -: give a file; --format {option} writes to standard output")
     if options.format == "github" and not (options.against or options.budget):
         raise BadUsage("--format github writes what --against or --budget find; give one of them")
+    keep_inputs(options)
     if options.against or options.budget:
         return run_gates(options, request)
     with Progress(sys.stderr) as progress:
         advice, views, interrupted = looked_at(options, request, progress)
         if options.html:
-            write(options.html, in_format("html", advice, views))
+            write_whole(options.html, in_format("html", advice, views))
         drawn = in_format(options.format, advice, views) if options.format in WITH_STUDIES else ""
     if options.json:
-        write(options.json, to_json(advice))
+        write_whole(options.json, to_json(advice))
     if options.format == "json":
         output = to_json(advice)
     elif drawn:
         output = drawn
     else:
         from gpu_trace_advisor.report.text.page import render
-        from gpu_trace_advisor.report.text.terminal import encodable
 
         output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
     if options.output:
-        write(options.output, output)
-    elif options.format == "text":
-        put(encodable(output, sys.stdout.encoding))
+        write_whole(options.output, output)
     elif drawn:
-        put(in_utf8(output))
-    elif (sys.stdout.encoding or "").lower().replace("-", "") == "utf8":
-        put(output)
-    else:
+        put(output, utf8=True)
+    elif options.format == "json" and (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
         put(to_json(advice, ascii_only=True))
+    else:
+        put(output)
     if interrupted:
-        print("advise: interrupted; what was not read is named among the caveats", file=sys.stderr)
+        say("interrupted; what was not read is named among the caveats")
         return INTERRUPTED
     return 0
 
@@ -236,18 +269,43 @@ def in_format(form: str, advice: Advice, views: Sequence[DeviceWindow], outcome:
     return html.render(advice, views, outcome.comparison if outcome else None, outcome.checks if outcome else ())
 
 
-def put(text: str | bytes) -> None:
+def keep_inputs(options: argparse.Namespace) -> None:
+    """Refuse outputs that would replace what is read, a recording, or each other.
+
+    Raises:
+        BadUsage: one of them would.
+    """
+    from gpu_trace_advisor.ingest.locations import is_recording, same_file
+
+    outputs = [(name, path) for name in ("output", "json", "html") if (path := getattr(options, name)) is not None]
+    inputs = [*options.traces, *options.against, *(one for one in (options.budget, options.rules) if one)]
+    for i, (name, path) in enumerate(outputs):
+        if any(same_file(path, other) for other in inputs):
+            raise BadUsage(f"--{name} {path}: is one of the inputs; name another file")
+        if is_recording(path):
+            raise BadUsage(f"--{name} {path}: a recording lies there, which advise does not replace; name another file")
+        for other, there in outputs[:i]:
+            if same_file(path, there):
+                raise BadUsage(f"--{name} and --{other} both name {path}; give each its own file")
+
+
+def put(text: str, *, utf8: bool = False, commands: bool = False) -> None:
     """Write to standard output, all of it.
+
+    utf8: the text names its encoding itself, whatever the stream's; commands: it is for a CI.
 
     Raises:
         AdviseError: it cannot be written, as when the disk is full.
     """
+    from gpu_trace_advisor.report.text.terminal import encodable
+
+    text = printable(text, color=wants_color(sys.stdout), commands=commands)
     try:
         sys.stdout.flush()
-        if isinstance(text, bytes):
-            sys.stdout.buffer.write(text)
+        if utf8:
+            sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
         else:
-            sys.stdout.write(text)
+            sys.stdout.write(encodable(text, sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         raise
@@ -259,11 +317,6 @@ def put(text: str | bytes) -> None:
 def discard_output() -> None:
     """Let what is still to be written to standard output go nowhere, so that leaving does not fail for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def in_utf8(text: str) -> bytes:
-    """The text in the encoding that it names itself, whatever the terminal's."""
-    return text.encode("utf-8", errors="replace")
 
 
 def asked(options: argparse.Namespace) -> Request:
@@ -304,7 +357,7 @@ def about_rules(options: argparse.Namespace) -> str:
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
     for error in errors:
-        print(f"advise: {error}", file=sys.stderr)
+        say(error)
     return rule_page(named_rule(rules, options.explain), width()) if options.explain else rule_list(rules)
 
 
@@ -315,7 +368,7 @@ def test_rules(options: argparse.Namespace) -> int:
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
     for error in errors:
-        print(f"advise: {error}", file=sys.stderr)
+        say(error)
     text, good = report([rule for rule in rules if rule.own or not options.rules])
     put(text)
     return 0 if good and not errors else 1
@@ -326,7 +379,6 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     from gpu_trace_advisor.gate.check import Outcome, gates, nothing_after
     from gpu_trace_advisor.report.text.gate import github, render_checks, render_comparison
     from gpu_trace_advisor.report.text.page import render
-    from gpu_trace_advisor.report.text.terminal import encodable
 
     color, columns = options.output is None and wants_color(sys.stdout), width()
     plain, parts, outcome = {}, [], Outcome()
@@ -350,25 +402,23 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
         parts.append(render_comparison(outcome.comparison, color=color, width=columns))
     if outcome.checks:
         parts.append(render_checks(outcome.checks, outcome.source, color=color, width=columns))
-    merged = json.dumps({**plain, **outcome.to_json()}, indent=1, ensure_ascii=False) + "\n"
+    merged = json_text({**plain, **outcome.to_json()}) + "\n"
     if options.json:
-        write(options.json, merged)
+        write_whole(options.json, merged)
     file = ", ".join(Path(p).name for p in options.traces)
     told = {"json": merged, "github": github(outcome.comparison, outcome.checks, file)}
     if advice is not None:
         if options.html:
-            write(options.html, in_format("html", advice, views, outcome))
+            write_whole(options.html, in_format("html", advice, views, outcome))
         if options.format in WITH_STUDIES:
             told[options.format] = in_format(options.format, advice, views, outcome)
     output = told.get(options.format, "\n".join(parts))
     if options.output:
-        write(options.output, output)
-    elif options.format in WITH_STUDIES:
-        put(in_utf8(output))
+        write_whole(options.output, output)
     else:
-        put(encodable(output, sys.stdout.encoding))
+        put(output, utf8=options.format in WITH_STUDIES, commands=options.format == "github")
     if outcome.complaint:
-        print(f"advise: {' '.join(outcome.complaint.split())}", file=sys.stderr)
+        say(outcome.complaint)
     return outcome.exit_code
 
 
@@ -384,27 +434,7 @@ def looked_at(options: argparse.Namespace, request: Request, progress: Progress)
 
 def to_json(advice: Advice, *, ascii_only: bool = False) -> str:
     """The advice as JSON text."""
-    return json.dumps(advice.to_json(), indent=1, ensure_ascii=ascii_only) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file whole or not at all; what is no file, such as a pipe or a device, is written to.
-
-    Raises:
-        AdviseError: the place cannot be written.
-    """
-    target = path.resolve()  # a link stays one
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", errors="replace")  # a file's name need not be UTF-8
-            return
-        beside.write_text(text, encoding="utf-8", errors="replace")
-        beside.replace(target)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise AdviseError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return json_text(advice.to_json(), ascii_only=ascii_only) + "\n"
 
 
 def wants_color(stream: object) -> bool:

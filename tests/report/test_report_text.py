@@ -9,8 +9,9 @@ from gpu_trace_advisor.advice.model import WhatIf
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
 from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.report.text.page import render
-from gpu_trace_advisor.report.text.terminal import bar, clean, clip, columns, encodable, wrapped
+from gpu_trace_advisor.report.text.terminal import bar, clip, columns, encodable, wrapped
 from gpu_trace_advisor.report.wording import ms
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, percent, size
 from hypothesis import given

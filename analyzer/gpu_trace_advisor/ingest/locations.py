@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
-from gpu_trace_advisor.ingest import TRACE_NAMES, find_traces, natural
+from gpu_trace_advisor.ingest import NSIGHT_STARTS, TRACE_NAMES, find_traces, natural
 
 WEB = ("http", "https")
 TIMEOUT_S = 60
@@ -113,6 +113,43 @@ def _matching(pattern: str) -> Iterator[Path]:
     parts = Path(pattern).parts
     fixed = next(i for i, part in enumerate(parts) if any(c in part for c in PATTERN))
     return Path(*parts[:fixed]).glob(str(Path(*parts[fixed:])))
+
+
+GZIP = b"\x1f\x8b"
+EVENTS = (b'"traceEvents"', b'"deviceProperties"', b'"schemaVersion"')
+WRITTEN = b'{"displayTimeUnit":"ns","otherData":{"writer":"gpu-trace-advisor"}'
+"""How the tracks begin that this project writes."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file that is there looks like a recording, by its beginning."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(1 << 16)
+    except (OSError, ValueError):  # whoever writes there says so
+        return False
+    if start.startswith((GZIP, *NSIGHT_STARTS)):
+        return True
+    body = start.replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n")
+    if body.startswith(b"[") and b'"ph"' in body:
+        return True
+    return body.startswith(b"{") and not body.startswith(WRITTEN) and any(key in body for key in EVENTS)
+
+
+def same_file(one: Path | str, other: Path | str) -> bool:
+    """Whether two paths name one file, which need not be there; a pipe or a device may be named twice."""
+    if is_remote(str(one)) or is_remote(str(other)):
+        return False
+    try:
+        if Path(one).exists() and not Path(one).is_file():
+            return False
+        if os.path.realpath(one) == os.path.realpath(other):
+            return True
+        return Path(one).samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def bytes_of(place: str) -> int | None:

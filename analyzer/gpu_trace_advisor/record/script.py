@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse
 from gpu_trace_advisor.record import Recorder, Settings, make_profiler, told, write_trace
+from gpu_trace_advisor.sanitize import clean, printable
 
 STEPS = ("auto", "optimizer", "forward", "none")
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise BadUsage(f"{script[0]}: no such script")
         return run(options, script)
     except AdviseError as error:
-        print(f"record: {error}", file=sys.stderr)
+        say(str(error))
         return error.exit_code
 
 
@@ -84,12 +85,17 @@ def run(options: argparse.Namespace, script: Sequence[str]) -> int:
     finally:  # an error or Ctrl-C ends the script, not what was recorded until then
         recorder.end()
         if recorder.written:
-            print(f"record: {told(recorder)}", file=sys.stderr)
+            say(told(recorder))
     if not recorder.written:
         found = f"{recorder.ended} steps" if recorder.ended else "no steps"
         hint = "record it whole with --step none" if not recorder.ended else "give a lower --warmup or more steps"
         raise NothingToAnalyse(f"{script[0]}: {found} found, {settings.warmup + 1} are warm-up; {hint}")
     return code
+
+
+def say(message: str) -> None:
+    """One line on standard error."""
+    print(printable(f"record: {clean(message)}"), file=sys.stderr)
 
 
 def _whole(recorder: Recorder, script: Sequence[str]) -> int:
@@ -101,7 +107,7 @@ def _whole(recorder: Recorder, script: Sequence[str]) -> int:
         recorder.synchronise()
         profiler.stop()
         path = write_trace(recorder.torch, profiler, recorder.path, 0, 1)
-        print(f"record: {path}: the whole script, its start included", file=sys.stderr)
+        say(f"{path}: the whole script, its start included")
 
 
 def _run(script: Sequence[str]) -> int:

@@ -40,7 +40,7 @@ def render(advice: Advice, views: Sequence[DeviceWindow]) -> Iterator[str]:
     bases = {view.trace.base_ns for view in views}
     base = bases.pop() if len(bases) == 1 else None
     head = "" if base is None else f'"baseTimeNanoseconds":{base},'
-    yield f'{{"displayTimeUnit":"ns",{head}"traceEvents":[\n'
+    yield f'{{"displayTimeUnit":"ns","otherData":{{"writer":"gpu-trace-advisor"}},{head}"traceEvents":[\n'
     first = True
     for number, (device, view) in enumerate(zip(advice.devices, views, strict=False)):
         for event in _device(FIRST_PID + number, device, view, advice.findings_of(device)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from gpu_trace_advisor.report.text.terminal import clean
+from gpu_trace_advisor.sanitize import clean
 
 PATH = re.compile(
     r"(?<![\w./\\<)])(?:(?:\.{1,2}/)+(?:[^\s/\\:'\"()<>,]+/)*|(?:/(?!/)|~/|[A-Za-z]:[\\/](?!/))(?:[^\s/\\:'\"()<>,]+[\\/])+)"

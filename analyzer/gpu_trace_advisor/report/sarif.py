@@ -7,7 +7,6 @@ trace from another machine finds its lines. Where there is none, the result is a
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpu_trace_advisor.advice.verdict import where
 from gpu_trace_advisor.analysis.summary import PYTHON_LINE
 from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.rulekit.rule import Finding, Source
+from gpu_trace_advisor.sanitize import json_text
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import between, duration
 
@@ -51,7 +51,7 @@ def render(advice: Advice, version: str, folder: Path) -> str:
         "results": results,
         "properties": {"verdict": shareable(advice.verdict)},
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
+    return json_text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}) + "\n"
 
 
 def _rule(finding: Finding) -> dict[str, Any]:

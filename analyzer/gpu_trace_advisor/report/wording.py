@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpu_trace_advisor.advice.model import DeviceAdvice
 from gpu_trace_advisor.analysis.summary import CopyTime, KernelTime, OwnerTime
 from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES
-from gpu_trace_advisor.report.text.terminal import clean
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.units import share
 

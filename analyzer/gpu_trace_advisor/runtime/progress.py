@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import percent
 
 QUIET_S = 2.0
@@ -58,7 +59,7 @@ class Progress:
             if not self.shows:
                 return
             self.drawn = time.monotonic()
-            what, share = self.told
+            what, share = clean(self.told[0]), self.told[1]
             if share is None:
                 text = f"{what} …"
             else:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
 from gpu_trace_advisor.advice.verdict import called, largest_loss, not_recorded
-from gpu_trace_advisor.report.text.terminal import Page, clean
+from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.report.wording import cut
 from gpu_trace_advisor.rulekit.rule import SKIPPED, Evidence, Finding, Skipped
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import between, faster, share
 
 FEW_KERNELS = 0.05  # of the wall

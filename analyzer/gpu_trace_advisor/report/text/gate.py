@@ -9,7 +9,8 @@ from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.gate.budget import BROKEN, OK, UNKNOWN, Check
 from gpu_trace_advisor.gate.compare import Change, Comparison, LaneChange, Timing, ms
 from gpu_trace_advisor.quantity import shown
-from gpu_trace_advisor.report.text.terminal import Page, clean
+from gpu_trace_advisor.report.text.terminal import Page
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import percent
 
 CAUSES_SHOWN = 8

@@ -27,7 +27,7 @@ from gpu_trace_advisor.report.text.findings import findings
 from gpu_trace_advisor.report.text.ranks import RANKS_SHOWN, ranks
 from gpu_trace_advisor.report.text.serving import decode
 from gpu_trace_advisor.report.text.tables import copies, gaps, kernels, launches, memory, owners
-from gpu_trace_advisor.report.text.terminal import Page, bar, clean, columns, pad
+from gpu_trace_advisor.report.text.terminal import Page, bar, columns, pad
 from gpu_trace_advisor.report.wording import (
     FORMATS,
     SMALL,
@@ -40,6 +40,7 @@ from gpu_trace_advisor.report.wording import (
     shown_of,
     sides_of,
 )
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import between, duration, faster, share
 

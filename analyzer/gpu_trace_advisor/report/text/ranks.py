@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.ranks.model import Run, Straggler
 from gpu_trace_advisor.ranks.stragglers import WORTH
-from gpu_trace_advisor.report.text.terminal import Page, clean
+from gpu_trace_advisor.report.text.terminal import Page
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import between, duration, percent
 
 RANKS_SHOWN = 16

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
 from gpu_trace_advisor.decode.ladder import Ladder, Rung
 from gpu_trace_advisor.decode.serving_cost import Choice, Serving
-from gpu_trace_advisor.report.text.terminal import Page, clean
+from gpu_trace_advisor.report.text.terminal import Page
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import duration
 
 

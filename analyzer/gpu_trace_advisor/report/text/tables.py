@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, MemoryUse, OwnerTime
 from gpu_trace_advisor.attribution.causes import CAUSES
-from gpu_trace_advisor.report.text.terminal import Page, clean, columns, pad
+from gpu_trace_advisor.report.text.terminal import Page, columns, pad
 from gpu_trace_advisor.report.wording import (
     SMALL,
     bandwidth,
@@ -22,6 +22,7 @@ from gpu_trace_advisor.report.wording import (
     variants,
     waits_of,
 )
+from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import duration, share, size
 
 

@@ -7,9 +7,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 STYLES = {
     "bold": "1", "dim": "2", "head": "1;36", "compute": "32", "communication": "35", "copy": "34", "idle": "31",
     "warn": "33",
@@ -20,24 +18,6 @@ ASCII = str.maketrans(
     {"█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": " ", "▎": " ", "▏": " ", "…": ".", "µ": "u", "–": "-",
      "—": "-", "·": "-", "×": "x", "→": ">", "‘": "'", "’": "'", "“": '"', "”": '"', "≥": ">=", "≤": "<="}
 )  # fmt: skip
-
-
-@lru_cache(maxsize=100_000)
-def clean(text: str) -> str:
-    """A name from a trace on one line, without escape sequences, control, format and unassigned characters."""
-    text = ESCAPES.sub("", text) if "\x1b" in text else text
-    if text.isascii() and text.isprintable():
-        return text.strip()
-    return " ".join("".join(map(_harmless, text)).split())
-
-
-def _harmless(character: str) -> str:
-    category = unicodedata.category(character)
-    if character.isspace() or category in ("Cc", "Zl", "Zp"):
-        return " "
-    if category == "Cf":  # marks for writing direction, joiners
-        return ""
-    return "?" if category in ("Cs", "Cn", "Co") else character
 
 
 def columns(text: str) -> int:
