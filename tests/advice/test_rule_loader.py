@@ -1,9 +1,12 @@
 """Somebody's own rules: whatever is wrong with one is a line beside the findings of the others."""
 
+import inspect
 import json
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import gpu_trace_advisor.rules
 import pytest
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.cli import main
@@ -144,3 +147,11 @@ def test_a_fault_does_not_end_what_if(
     trace = str(sample("training-dataloader"))
     assert main([trace, "--rules", str(folder), "--what-if", "own,dataloader"]) == 0
     assert "the rule failed: KeyError" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_rule_in_the_guide_works_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    guide = inspect.getdoc(gpu_trace_advisor.rules) or ""
+    example = guide[guide.index("    from collections.abc") : guide.index("Then, with it in")]
+    (tmp_path / "layout_copies.py").write_text(textwrap.dedent(example), encoding="utf-8")
+    assert main(["--rules", str(tmp_path), "--test-rules"]) == 0
+    assert capsys.readouterr().out == "layout-copies: ok, 2 cases\n"

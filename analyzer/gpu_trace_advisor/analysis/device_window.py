@@ -27,7 +27,7 @@ from gpu_trace_advisor.replay.sweep import Replay, Trust, replay, trust
 from gpu_trace_advisor.roofline.kernel_time import InKernel, device_of
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.runtime.heap import give_back_small
-from gpu_trace_advisor.timelines.device import Timeline, timelines
+from gpu_trace_advisor.timelines.device import COMMUNICATION, Timeline, timelines
 from gpu_trace_advisor.timelines.host import read_host
 from gpu_trace_advisor.timelines.repetition import Repetition, repetition
 from gpu_trace_advisor.timelines.steps import (
@@ -40,6 +40,7 @@ from gpu_trace_advisor.timelines.steps import (
     period_ns,
     pick_steps,
 )
+from gpu_trace_advisor.trace.kernel_names import kernel_class as class_of_kernel
 from gpu_trace_advisor.trace.model import Device, Index, Note, Process, Trace
 from gpu_trace_advisor.trace.software import Use, uses
 from gpu_trace_advisor.units import duration
@@ -207,6 +208,20 @@ class DeviceWindow:
     def inkernel(self) -> InKernel:
         """The model of the device's kernels."""
         return InKernel(self.timeline, self.hardware)
+
+    def kernels(self, pattern: str = "", kernel_class: str = "") -> Index:
+        """Kernels in the window, as indices into the timeline, whose name holds the regular expression `pattern` and whose
+        class is `kernel_class` (both optional)."""
+        wanted = re.compile(pattern)
+        names = self.trace.name_code[self.timeline.row[self.operations]]
+        fit = [
+            code
+            for code in present(names).tolist()
+            if wanted.search(self.trace.names[code])
+            and (not kernel_class or class_of_kernel(self.trace.names[code]) == kernel_class)
+        ]
+        is_kernel = self.timeline.does[self.operations] <= COMMUNICATION
+        return np.asarray(self.operations[is_kernel & np.isin(names, fit)])
 
     @cached_property
     def phase(self) -> Phase:

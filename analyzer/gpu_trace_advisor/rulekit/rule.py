@@ -27,49 +27,56 @@ LINKED = 0.5  # share of operations with a launch call from which launches can b
 
 @dataclass(frozen=True)
 class Evidence:
-    """Events that a claim rests on."""
+    """Events that a claim rests on.
+
+    what: What they are, for people.
+    count: How many.
+    ns: Their time, where that says something.
+    at_ms: Where the first of them are, from the trace's first event.
+    python: The user's line behind the first of them, where stacks were recorded.
+    """
 
     what: str
     count: int
     ns: int | None = None
-    """Their time, where that says something."""
     at_ms: tuple[float, ...] = ()
-    """Where the first of them are, from the trace's first event."""
     python: str = ""
-    """The user's line behind the first of them, where stacks were recorded."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a rule says of one device."""
+    """What a rule says of one device.
+
+    message: What is so, with its numbers.
+    ns: Wall time of the window that it is about.
+    how: What to do, in one or two sentences, for the framework that the trace shows.
+    fix: The change that the engine prices; without one the claim is a question or a statement.
+    evidence: The events behind it: `gpu_trace_advisor.rulekit.evidence` makes them.
+    formula: How the numbers come about, with them.
+    grade: Of the weakest input besides the replay.
+    doubts: Why it may be wrong here; any of them makes the confidence low.
+    at_most_ns: Bound of the saving that the rule knows besides the replay.
+    unpriced: Why the engine is not to price it, although it is about time that can be saved.
+    generic: About the host's work between launches in general; it shrinks by itself once a particular wait is gone.
+    wait: About a particular wait of the host: a loader, a synchronisation, an allocation.
+    first: To be read before any saving: the trace itself is doubtful.
+    title: A headline of its own, where a rule says several things; else the rule's.
+    """
 
     message: str
-    """What is so, with its numbers."""
     ns: int
-    """Wall time of the window that it is about."""
     how: str
-    """What to do, in one or two sentences, for the framework that the trace shows."""
     fix: Fix | None = None
-    """The change that the engine prices; without one the claim is a question or a statement."""
     evidence: tuple[Evidence, ...] = ()
     formula: str = ""
-    """How the numbers come about, with them."""
     grade: str = "measured"
-    """Of the weakest input besides the replay."""
     doubts: tuple[str, ...] = ()
-    """Why it may be wrong here; any of them makes the confidence low."""
     at_most_ns: int | None = None
-    """Bound of the saving that the rule knows besides the replay."""
     unpriced: str = ""
-    """Why the engine is not to price it, although it is about time that can be saved."""
     generic: bool = False
-    """About the host's work between launches in general; it shrinks by itself once a particular wait is gone."""
     wait: bool = False
-    """About a particular wait of the host: a loader, a synchronisation, an allocation."""
     first: bool = False
-    """To be read before any saving: the trace itself is doubtful."""
     title: str = ""
-    """A headline of its own, where a rule says several things; else the rule's."""
 
 
 @dataclass(frozen=True)
