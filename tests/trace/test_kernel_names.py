@@ -1,9 +1,12 @@
 """Classes and readable names of kernels, by names that public libraries give them."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
+from gpu_trace_advisor.trace import kernel_names
 from gpu_trace_advisor.trace.kernel_names import (
-    CLASSES,
-    OTHER,
+    CLASS_NAMES,
     copy_direction,
     copy_memory,
     is_communication,
@@ -138,7 +141,7 @@ def test_a_damaged_name_still_has_one(name: str) -> None:
 @given(st.text(max_size=200), st.integers(1, 100))
 def test_any_name_fits(name: str, width: int) -> None:
     assert len(readable(name, width)) <= width
-    assert kernel_class(name) in {*(cls for cls, _ in CLASSES), OTHER}
+    assert kernel_class(name) in CLASS_NAMES
 
 
 @pytest.mark.parametrize("name", ["a" * 100_000 + "<", "f<" + "a" * 100_000, "<" * 100_000, "_ZN" + "1a" * 50_000])
@@ -154,13 +157,107 @@ def test_templates_do_not_decide_the_class() -> None:
     )
 
 
+COLLECTIVES = [
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
+    "ncclDevKernel_ReduceScatter_Sum_f32_TREE_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "mscclKernel_Sum_half_Simple_false(ncclDevComm*)",
+    "void mscclpp::allreduce7<int>(int*, int*, mscclpp::DeviceHandle<mscclpp::MemoryChannel>*)",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)",
+    "void aiter::cross_device_reduce_2stage<__hip_bfloat16, 8, false>(aiter::RankData*)",
+    "void aiter::allreduce_fusion_kernel_1stage<__hip_bfloat16, 8>(aiter::RankData*)",
+    "void aiter::reduce_scatter_cross_device_store<__hip_bfloat16, 8>(aiter::RankData*)",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<P, __nv_bfloat16, 8, false>(P)",
+    "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_twoshot_sync<__nv_bfloat16, 8>(int)",
+    "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<8, __nv_bfloat16>(T*)",
+    "void tensorrt_llm::kernels::mnnvl_throughput::moeAlltoAllDispatchKernel<1>(void const*)",
+    "void moeA2AAllToAllKernel(int)",
+    "void one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+    "void two_shot_all_reduce_kernel<c10::BFloat16, 16, 8, true>(unsigned int**)",
+    "void multimem_all_reduce_kernel<4>()",
+    "void multimem_one_shot_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+    "void c10d::nvshmem_extension::allToAllV(void*, void*, long*)",
+    "all_to_all_vdev_2d_kernel",
+    "c10d::symmetric_memory::(anonymous namespace)::barrier_kernel(unsigned int**, int, unsigned long)",
+    "void symm_mem::barrier<8>(unsigned int**)",
+    "void quickreduce::allreduce_prototype_twoshot<quickreduce::AllReduceTwoshot<__hip_bfloat16>>(__hip_bfloat16 const*)",
+    "void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>(void*)",
+    "_ZN4mori3moe24EpCombineInterNodeKernelI14__hip_bfloat16EEvPv",
+    "void uccl::ep::internode_ll::dispatch<true>(void*)",
+    "void mine::ep::layout::notify_dispatch<8>(int const*)",
+    "void pplx::a2a::a2a_dispatch_send_kernel<true>(int)",
+    "void a2a_combine_recv_kernel<true, 16ul>(unsigned long)",
+    "void deep_ep::intranode::dispatch<4, 768, 8192>(int4*, float*)",
+    "void deep_ep::internode_ll::combine<true, 7168, 9>(void*)",
+    "_ZN7deep_ep9intranode7combineI13__nv_bfloat16Li4EEEvPT_",
+    "deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
+    "nvshmemi_proxy_quiet_kernel",
+    "oneccl_allreduce_large_write",
+]
+NO_COLLECTIVES = [
+    "deep_epilogue",
+    "ampere_sgemm",
+    "void cub::DispatchReduceByKey<int*, int*>(int)",
+    "groupnorm_kernel_dispatch<float>",
+    "void at::native::(anonymous namespace)::dispatch_softmax<float>(int)",
+    "void combine_heads_kernel<float>(float*)",
+    "_combined_routing_compute",
+    "void step::internal::dispatch(int)",
+    "allreduce_hook_copy",
+    "split_with_sizes_copy_out_contiguous_no_cast_kernel",
+    "fsdp_all_gather_into_tensor_copy",
+    "void barrier_kernel(int)",
+    "void moe::topkGatingSoftmax<8>(float const*)",
+    "deepep_like_gemm_kernel",
+]
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_communication_by_name(name: str) -> None:
+    assert is_communication(name)
+    assert kernel_class(name) == "communication"
+
+
+@pytest.mark.parametrize("name", NO_COLLECTIVES)
+def test_words_of_communication_elsewhere(name: str) -> None:
+    assert not is_communication(name)
+
+
 @pytest.mark.parametrize(
-    ("name", "communicates"),
-    [("ncclKernel_SendRecv", True), ("void multimem_all_reduce_kernel<4>()", True), ("deep_ep::dispatch", True),
-     ("deep_epilogue", False), ("ampere_sgemm", False)],
-)  # fmt: skip
-def test_communication_by_name(name: str, communicates: bool) -> None:
-    assert is_communication(name) is communicates
+    ("name", "cls"),
+    [
+        ("triton_poi_fused_addmm_gelu_view_17", "elementwise"),
+        ("triton_poi_fused__to_copy_1", "elementwise"),
+        ("triton_for_fused_3", "elementwise"),
+        ("triton_red_fused_add_addmm_mul_native_layer_norm_view_18", "reduction"),
+        ("triton_per_fused__to_copy_addmm_as_strided_scaled_dot_product_attention_mean_24", "reduction"),
+        ("triton_tem_fused_addmm_relu_4", "gemm"),
+        ("triton_tem_fused_flex_attention_0", "attention"),
+        ("triton_tem_fused_convolution_silu_2", "convolution"),
+        ("sage_fwd_mxfp4", "attention"),
+        ("qk_int8_sv_f16_accum_f32_attn_kernel", "attention"),
+        ("void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(T*)", "sort"),
+        ("void at::native::mbtopk::radixFindKthValues<float, unsigned int>(T*)", "sort"),
+        ("sm80_xmma_pooling_fw_4d_FP16FP16NHWC_MAX", "pooling"),
+        ("void cudnn::pooling_fw_4d_kernel<float, float, cudnn::maxpooling_func<float>>(T)", "pooling"),
+        ("void at::native::(anonymous namespace)::max_pool_forward_nchw<float>(int)", "pooling"),
+        ("mloPoolingG", "pooling"),
+        ("void fbgemm_gpu::permute_pooled_embs_kernel<float>(int)", "transpose"),
+        ("ampere_scudnn_128x128_relu_interior_nn_v1", "convolution"),
+        ("batched_transpose_32x32_half", "transpose"),
+        ("SubTensorOpWithScalar4d", "transpose"),
+        ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(T*)", "copy"),
+        ("create_flashinfer_kv_indices_triton", "copy"),
+        ("DispatchReduceByKey", "reduction"),
+        ("groupnorm_kernel_dispatch", "normalization"),
+    ],
+)
+def test_classes_from_the_kernel_not_from_words_in_its_name(name: str, cls: str) -> None:
+    assert kernel_class(name) == cls
+
+
+def test_every_name_has_its_source() -> None:
+    data = tomllib.loads(Path(kernel_names.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    assert all(entry["source"].strip() for entry in (*data["communication"], *data["classes"]))
 
 
 @pytest.mark.parametrize(

@@ -3,59 +3,21 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from functools import lru_cache
+from pathlib import Path
 
 from gpu_trace_advisor.runtime.classes import dataclass
 
-COMMUNICATION = re.compile(
-    r"nccl|rccl|hccl|oneccl|msccl|multimem_all_reduce|cross_device_reduce|nvshmem|deep_ep(?![a-z])"
-)  # in lower case: a search that heeds the case is several times as fast
-
-# First match decides, on the readable name in lower case: template arguments name many things that a kernel is not.
-# Vendor libraries before framework words: a GEMM may be called `..._softmax_gemm`.
-CLASSES = tuple(
-    (name, re.compile(pattern))
-    for name, pattern in (
-        ("communication", COMMUNICATION.pattern),
-        ("graph", r"^cuda graph"),
-        (
-            "attention",
-            r"flash|fmha|attention|attn|mha_|sdpa|paged_|splitkv|(?<![a-z])mla_|withkvcache|with(?:paged|ragged)kv"
-            r"|_fwd_(?:grouped_)?kernel_stage\d|_bwd_kernel_d[kqv]",
-        ),
-        ("moe", r"(?<![a-z])f?moe|expert|grouped_?gemm|matmul_ogs|topk_?gating"),
-        ("transpose", r"transpose(?!d?conv)|nchwtonhwc|nhwctonchw|permute"),
-        ("normalization", r"norm(?!two|al(?!iz))|bn_(?:fw|bw)|welford|rowwise_?moments|(?<![a-z])rms"),
-        (
-            "convolution",
-            r"conv(?!ert)|wgrad|dgrad|fprop|bprop|winograd|implicit_gemm|cudnn_\d+x|cask_cudnn|im2d?2?col|col2im|igemm",
-        ),
-        (
-            "gemm",
-            r"gemm|gemv|matmul|mul_mat|marlin::marlin|cublas|cutlass|nvjet|xmma|hmma|cijk_|splitk|bmm_|tensile"
-            r"|(?:^|_)(?:add|b)?mm(?:_|\b)|dot_kernel",
-        ),
-        ("softmax", r"softmax"),
-        (
-            "embedding",
-            r"(?<!rotary_)embedding|embs|index_?select|gather|scatter|index(?:ing)?_(?:select|put|elementwise|backward)",
-        ),
-        ("optimizer", r"multi_tensor_apply|adam|sgd|foreach|(?<![a-z])lamb(?!da)|adagrad"),
-        ("pooling", r"_pool|pool2d|pooling"),
-        ("sort", r"sort|topk|radix|(?<!chunk_)(?<!selective_)scan|unique|nonzero|cub::|thrust::|rocprim"),
-        ("reduction", r"reduce|sum|mean_|arg_?max|loss|cross_entropy|nllcriterion"),
-        ("random", r"dropout|philox|distribution|random|bernoulli"),
-        ("copy", r"copy|cat_?array|memcpy|(?<!broad)cast(?!o)"),
-        ("quantization", r"quanti|_quant(?![a-z])"),
-        (
-            "elementwise",
-            r"elementwise|vectorized|pointwise|triton_poi|add(?!r)|mul|gelu|silu|relu|(?:swi|ge)glu|sigmoid|(?<!pre)fill"
-            r"|act_and|axpy|rotary|rope",
-        ),
-        ("triton", r"triton|_kernel_0d1d"),
-    )
+_NAMES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+COMMUNICATION = re.compile("|".join(entry["pattern"] for entry in _NAMES["communication"]))
+CLASSES = (
+    ("communication", COMMUNICATION),
+    *((entry["class"], re.compile(entry["pattern"])) for entry in _NAMES["classes"]),
 )
+"""The first that is found in a name in lower case decides."""
 OTHER = "other"
+CLASS_NAMES = (*dict.fromkeys(name for name, _ in CLASSES), OTHER)
 
 COPY_NAME = re.compile(
     r"mem(?:cpy|set)\s*(?P<direction>\w+)?\s*(?:\((?P<from>[\w ]+?)\s*->\s*(?P<to>[\w ]+?)\))?", re.IGNORECASE
@@ -71,7 +33,9 @@ _SPELLINGS = (
 
 def is_communication(name: str) -> bool:
     """A kernel of a collective or peer transfer, by its name."""
-    return COMMUNICATION.search(name.lower()) is not None
+    if COMMUNICATION.search(name.lower()):
+        return True
+    return name.startswith("_Z") and COMMUNICATION.search(_demangled(name).lower()) is not None
 
 
 def copy_direction(name: str) -> str:
