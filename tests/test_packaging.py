@@ -1,12 +1,13 @@
 """What gets installed: the package whole, nothing beside it, and no more weight than promised."""
 
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def packages(project: dict[str, Any], root: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The files of the wheel, built from the source archive, built from a copy of the project."""
+def built_wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source archive, built from a copy of the project."""
     work = tmp_path_factory.mktemp("build")
     for path in [*project_files, *(root / "analyzer" / "gpu_trace_advisor" / name for name in LINKED)]:
         copy = work / "project" / path.relative_to(root)
@@ -52,8 +53,68 @@ def wheel(project_files: list[Path], root: Path, tmp_path_factory: pytest.TempPa
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = (work / "dist").glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(built_wheel: Path) -> list[str]:
+    """The files in the wheel."""
+    with zipfile.ZipFile(built_wheel) as archive:
         return archive.namelist()
+
+
+@pytest.fixture(scope="module")
+def environment(built_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of a fresh environment with the wheel, and what it needs borrowed from this one."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
+    programs = home / "bin"
+    install = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--no-index", str(built_wheel)], check=True)
+    return programs
+
+
+THEIRS = {
+    "analyzer.py": "OURS = 1\n", "report.py": "OURS = 1\n", "rules/__init__.py": "OURS = 1\n",
+    "traces/__init__.py": "OURS = 1\n", "templates/__init__.py": "OURS = 1\n", "analyzer/__init__.py": "OURS = 1\n",
+    "tests/test_theirs.py": "import {name}\n\ndef test_it_is_theirs():\n    assert {name}.OURS == 1\n",
+}  # fmt: skip
+"""Names that a project may well use itself; a package `analyzer` would hide a module of that name, so each has a turn."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theirs", [name for name in THEIRS if not name.startswith("tests")])
+def test_a_project_with_the_same_names_is_not_disturbed(
+    theirs: str, environment: Path, tmp_path: Path, sample: Callable[[str], Path]
+) -> None:
+    name = theirs.removesuffix(".py").removesuffix("/__init__")
+    for file in (theirs, "tests/test_theirs.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(THEIRS[file].format(name=name))
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYTEST"))}
+    here = {**plain, "PYTHONPATH": "."}
+
+    def ends_well(*command: str, env: dict[str, str], config: str = "") -> None:
+        (tmp_path / "pytest.ini").write_text(f"[pytest]\n{config}\n")
+        run = [str(environment / command[0]), *command[1:]]
+        done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+
+    tests = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    ends_well("python", "-m", "pytest", *tests, env=plain)
+    ends_well("python", "-m", "pytest", *tests, env=here)
+    ends_well(
+        "python",
+        "-c",
+        "import sys, pytest; sys.path.pop(0); sys.exit(pytest.main())",
+        env=plain,
+        config="pythonpath = .",
+    )
+    ends_well("advise", str(sample("training-dataloader")), "-o", "advice.txt", env=here)
+    ends_well("python", "-m", "gpu_trace_advisor", str(sample("training-dataloader")), "-o", "advice.txt", env=here)
+    assert (tmp_path / "advice.txt").stat().st_size
 
 
 def test_every_folder_with_code_is_a_package(packages: dict[str, Path], root: Path) -> None:
