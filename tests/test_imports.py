@@ -26,6 +26,7 @@ LAYERS: tuple[set[str], ...] = (
     {"decode"},
     {"rules"},
     {"advice"},
+    {"drawing"},
     {"parallel"},
     {"gate"},
     {"api", "report"},

@@ -21,7 +21,8 @@ from gpu_trace_advisor.sanitize import clean, json_text, printable
 # What the command needs else is imported where it is used: while garbage is collected rarely, and never for --help.
 if TYPE_CHECKING:
     from gpu_trace_advisor.advice.model import Advice
-    from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
+    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.drawing.model import Drawing
     from gpu_trace_advisor.gate.check import Outcome
     from gpu_trace_advisor.parallel.advise import RunResult
 
@@ -219,10 +220,10 @@ def run(options: argparse.Namespace) -> int:
     if options.against or options.budget:
         return run_gates(options, request)
     with Progress(sys.stderr) as progress:
-        advice, views, interrupted = looked_at(options, request, progress)
+        advice, drawings, interrupted = looked_at(options, request, progress)
         if options.html:
-            write_whole(options.html, in_format("html", advice, views))
-        drawn = in_format(options.format, advice, views) if options.format in WITH_STUDIES else ""
+            write_whole(options.html, in_format("html", advice, drawings))
+        drawn = in_format(options.format, advice, drawings) if options.format in WITH_STUDIES else ""
     if options.json:
         write_whole(options.json, to_json(advice))
     if options.format == "json":
@@ -250,7 +251,7 @@ def run(options: argparse.Namespace) -> int:
 WITH_STUDIES = ("html", "markdown", "sarif", "perfetto")
 
 
-def in_format(form: str, advice: Advice, views: Sequence[DeviceWindow], outcome: Outcome | None = None) -> str:
+def in_format(form: str, advice: Advice, drawings: Sequence[Drawing], outcome: Outcome | None = None) -> str:
     """The advice in one of these formats."""
     if form == "markdown":
         from gpu_trace_advisor.report import markdown
@@ -263,10 +264,10 @@ def in_format(form: str, advice: Advice, views: Sequence[DeviceWindow], outcome:
     if form == "perfetto":
         from gpu_trace_advisor.report import perfetto
 
-        return "".join(perfetto.render(advice, views))
+        return "".join(perfetto.render(advice, drawings))
     from gpu_trace_advisor.report.html import page as html
 
-    return html.render(advice, views, outcome.comparison if outcome else None, outcome.checks if outcome else ())
+    return html.render(advice, drawings, outcome.comparison if outcome else None, outcome.checks if outcome else ())
 
 
 def keep_inputs(options: argparse.Namespace) -> None:
@@ -384,9 +385,9 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     plain, parts, outcome = {}, [], Outcome()
     with Progress(sys.stderr) as progress:
         advice: Advice | None = None
-        views: list[DeviceWindow] = []
+        drawings: list[Drawing] = []
         try:
-            advice, views, interrupted = looked_at(options, request, progress)
+            advice, drawings, interrupted = looked_at(options, request, progress)
             if interrupted:  # a part of the ranks keeps no limit for the others
                 raise KeyboardInterrupt
         except UnreadableTrace:
@@ -409,9 +410,9 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     told = {"json": merged, "github": github(outcome.comparison, outcome.checks, file)}
     if advice is not None:
         if options.html:
-            write_whole(options.html, in_format("html", advice, views, outcome))
+            write_whole(options.html, in_format("html", advice, drawings, outcome))
         if options.format in WITH_STUDIES:
-            told[options.format] = in_format(options.format, advice, views, outcome)
+            told[options.format] = in_format(options.format, advice, drawings, outcome)
     output = told.get(options.format, "\n".join(parts))
     if options.output:
         write_whole(options.output, output)

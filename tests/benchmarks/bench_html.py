@@ -36,15 +36,16 @@ def measure(path: Path, operations: int, page: Path) -> dict[str, float]:
     from bench_replay import tiled  # type: ignore[import-not-found]
     from gpu_trace_advisor.advice.build import examine
     from gpu_trace_advisor.analysis.device_window import Request, views
+    from gpu_trace_advisor.drawing.build import draw, draw_device
     from gpu_trace_advisor.report.html import page as html
 
     advice, few = examine([tiled(path, 1_000)])
-    html.render(advice, few)  # what is compiled and imported once
+    html.render(advice, draw(advice, few))  # what is compiled and imported once
     large, _ = views(tiled(path, operations), Request())
     window = large[0].window
     assert large[0].critical_path.span_ns + len(large[0].inkernel.split(window.start_ns, window.end_ns))  # analysis
     began = time.perf_counter()
-    text = html.render(advice, large)
+    text = html.render(advice, [draw_device(large[0], advice.findings)])
     took = time.perf_counter() - began
     page.write_text(text, encoding="utf-8")
     return {"operations": len(large[0].timeline.row), "write": took, "bytes": len(text.encode())}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.report.html import page as html
 
 from tests import build as b
+from tests.drawn import drawn
 from tests.report.test_html import EVIL, small
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -51,8 +51,8 @@ def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
     made = {}
     for name in SAMPLES:
         files = [f"{name}-rank0", f"{name}-rank1"] if name == "comm-bound-rank" else [name]
-        made[name] = html.render(*examine([read(sample(file)) for file in files]))
-    made["evil"] = html.render(*examine([b.trace(*small(EVIL))]))
+        made[name] = html.render(*drawn(*(read(sample(file)) for file in files)))
+    made["evil"] = html.render(*drawn(b.trace(*small(EVIL))))
     paths = {name: folder / f"{name}.html" for name in made}
     for name, text in made.items():
         paths[name].write_text(text, encoding="utf-8")

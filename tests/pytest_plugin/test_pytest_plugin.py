@@ -13,10 +13,10 @@ import gpu_trace_advisor.pytest_plugin.fixture
 import gpu_trace_advisor.report.html.page
 import pytest
 import scipy.stats  # noqa: F401  pytester forgets what a run imports, and this cannot be imported twice
-from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.ingest import read
 
 from tests.build import call, kernel, step, written
+from tests.drawn import drawn
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
 
@@ -26,8 +26,7 @@ pytest_plugins = ["pytester"]
 @pytest.fixture(scope="module", autouse=True)
 def imported(sample: Callable[[str], Path]) -> None:
     """What an analysis imports stays imported: pytester forgets what its runs import."""
-    advice, views = examine([read(sample("training-dataloader"))])
-    gpu_trace_advisor.report.html.page.render(advice, views)
+    gpu_trace_advisor.report.html.page.render(*drawn(read(sample("training-dataloader"))))
 
 
 @pytest.fixture

@@ -13,18 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.advice.model import Advice, StepAdvice
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
 from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.report.html import charts
 from gpu_trace_advisor.report.html import page as html
-from gpu_trace_advisor.report.html.timeline import COLOURS, device_data, overview
+from gpu_trace_advisor.report.html.environment import SCRIPTS, STYLES
+from gpu_trace_advisor.report.html.environment import read as template
+from gpu_trace_advisor.report.html.palette import SLOTS
+from gpu_trace_advisor.report.html.timeline import device_data
 from gpu_trace_advisor.report.redaction import shareable
 
 from tests import build as b
 from tests.advices import MS, advice, device
+from tests.drawn import drawn
 
 EVIL = "</script><img src=x onerror=alert(1)>&\u2028'\""
 
@@ -58,7 +61,7 @@ class Page(HTMLParser):
 
 
 def page_of(*events: b.Event, **request: Any) -> str:
-    return html.render(*examine([b.trace(*events)], Request(**request)))
+    return html.render(*drawn(b.trace(*events), **request))
 
 
 def small(name: str = "kernel") -> list[b.Event]:
@@ -76,12 +79,12 @@ def small(name: str = "kernel") -> list[b.Event]:
 
 
 @pytest.fixture(scope="module")
-def loader(sample: Callable[[str], Path]) -> tuple[Advice, list[DeviceWindow]]:
-    return examine([read(sample("training-dataloader"))])
+def loader(sample: Callable[[str], Path]) -> tuple[Advice, list[Drawing]]:
+    return drawn(read(sample("training-dataloader")))
 
 
 @pytest.fixture(scope="module")
-def report(loader: tuple[Advice, list[DeviceWindow]]) -> str:
+def report(loader: tuple[Advice, list[Drawing]]) -> str:
     return html.render(*loader)
 
 
@@ -91,7 +94,7 @@ def embedded(text: str) -> Any:
     return json.loads(found[1])
 
 
-def test_the_page_says_what_the_advice_says(report: str, loader: tuple[Advice, list[DeviceWindow]]) -> None:
+def test_the_page_says_what_the_advice_says(report: str, loader: tuple[Advice, list[Drawing]]) -> None:
     text, one = Page(report).text, loader[0].devices[0]
     assert loader[0].verdict in text
     assert "every nanosecond" in text.lower()
@@ -128,8 +131,14 @@ def test_the_policy_allows_the_style_and_script_and_nothing_else(report: str) ->
     assert not [a for _, a in Page(report).elements if "style" in a or any(name.startswith("on") for name in a)]
 
 
-def test_the_script_is_short() -> None:
-    assert html._text("report.js").count("\n") <= 300
+def test_scripts_and_styles_are_of_a_readable_size() -> None:
+    """Each module is read in one go, and no line is packed to keep it short."""
+    for name in (*SCRIPTS, *STYLES):
+        lines = template(name).splitlines()
+        assert len(lines) <= 300, name
+        if name in SCRIPTS:
+            assert max(map(len, lines)) <= 120, name
+            assert not [line for line in lines if line.count(";") > 2 and "for (" not in line], name
 
 
 @pytest.mark.parametrize("name", [EVIL, "a\x1b[31mb", "<!--<script>", "{{ 7 * 7 }}", "kernel\ud800x"])
@@ -139,7 +148,7 @@ def test_a_name_stays_text(name: str) -> None:
     assert "\x1b" not in text
     assert "49" not in re.findall(r'class="name">([^<]*)<', text)
     data = embedded(text)
-    assert shareable(name)[:6] in " ".join(n for one in data["devices"] for n in one["names"]) + Page(text).text
+    assert shareable(name)[:6] in " ".join(n for one in data["devices"] for n in one["texts"]) + Page(text).text
     text.encode("utf-8")
 
 
@@ -173,7 +182,7 @@ def test_shareable(text: str, expected: str) -> None:
     assert shareable(text) == expected
 
 
-def test_the_bar_covers_the_wall_exactly(loader: tuple[Advice, list[DeviceWindow]]) -> None:
+def test_the_bar_covers_the_wall_exactly(loader: tuple[Advice, list[Drawing]]) -> None:
     one = loader[0].devices[0]
     parts = charts.bar(one)
     assert sum(part.ns for part in parts) == one.wall_ns
@@ -190,54 +199,100 @@ def test_steps_that_are_longer_are_marked() -> None:
     assert charts.step_bars([], None) == []
 
 
-def test_an_advice_without_studies_or_devices_makes_a_page() -> None:
+def test_an_advice_without_drawings_or_devices_makes_a_page() -> None:
     from tests.advices import host
 
     for made in (advice(device()), advice(host=host())):
-        text = html.render(made, [])
+        text = html.render(made)
         assert made.verdict in Page(text).text
         assert "<canvas" not in text
 
 
-def test_data_gives_every_box_back(loader: tuple[Advice, list[DeviceWindow]]) -> None:
-    view = loader[1][0]
-    data = device_data(view)
+def test_data_gives_every_box_back(loader: tuple[Advice, list[Drawing]]) -> None:
+    drawing = loader[1][0]
+    data = device_data(drawing)
     assert data["whole"] is None
-    stream = next(lane for lane in data["lanes"] if lane["kind"] == "stream")
-    start = np.cumsum(stream["t"]) + view.window.start_ns
-    timeline = view.timeline
-    mine = timeline.start[timeline.stream == int(stream["label"].split()[1])]
-    assert set(start.tolist()) <= set(mine.tolist())
-    assert all(0 <= ord(c) - ord("a") < len(COLOURS) for c in stream["c"])
-    assert max(stream["n"]) < len(data["names"])
-    linked = [at - delay for at, delay in zip(start.tolist(), stream["l"], strict=True) if delay >= 0]
-    assert set(linked) <= set(view.trace.start_ns.tolist())
+    for lane, sent in zip(drawing.lanes, data["lanes"], strict=True):
+        start = np.cumsum(sent["t"]) + drawing.start_ns
+        assert start.tolist() == lane.start.tolist()
+        assert (start + sent["d"]).tolist() == lane.end.tolist()
+        names = [data["texts"][data["details"][code][0]] for code in sent["n"]]
+        assert names == [shareable(drawing.details[code].name) for code in lane.detail.tolist()]
+        assert {SLOTS[data["details"][code][1]] for code in sent["n"]} <= set(SLOTS)
+        if lane.launch is not None:
+            assert [s - d for s, d in zip(start.tolist(), sent["l"], strict=True) if d >= 0] == lane.launch[
+                lane.launch >= 0
+            ].tolist()
 
 
-@pytest.mark.parametrize("limit", [50, 200, 400])
-def test_a_large_trace_is_summed_up_and_keeps_its_time(loader: tuple[Advice, list[DeviceWindow]], limit: int) -> None:
-    view = loader[1][0]
-    whole, data = device_data(view), device_data(view, limit=limit)
+@pytest.mark.parametrize("limit", [120, 400, 700])
+def test_a_large_trace_is_summed_up_and_keeps_its_time(loader: tuple[Advice, list[Drawing]], limit: int) -> None:
+    """Whatever is summed up, each lane keeps its count and its time by colour, and most of the limit is used."""
+    drawing = loader[1][0]
+    whole, data = device_data(drawing), device_data(drawing, limit=limit)
     assert data["whole"]
-    assert data["boxes"] < whole["boxes"]
+    assert limit // 2 <= data["boxes"] <= limit
     for before, after in zip(whole["lanes"], data["lanes"], strict=True):
-        sums = {i: (count, busy) for i, count, busy in after.get("sum", [])}
-        assert sum(sums[i][0] if i in sums else 1 for i in range(len(after["d"]))) == len(before["d"])
-        assert sum(sums[i][1] if i in sums else d for i, d in enumerate(after["d"])) == sum(before["d"])
+        assert time_by_colour(whole, before) == time_by_colour(data, after)
+        assert all(step >= 0 for step in after["t"][1:])
 
 
-def test_the_critical_path_is_one_way_through_the_window(loader: tuple[Advice, list[DeviceWindow]]) -> None:
+def time_by_colour(data: dict[str, Any], lane: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    """Boxes and ns of a lane by colour."""
+    sums = {i: (count, busy) for i, count, busy in lane.get("sum", [])}
+    found: dict[int, tuple[int, int]] = {}
+    for i, (ns, code) in enumerate(zip(lane["d"], lane["n"], strict=True)):
+        count, busy = sums.get(i, (1, ns))
+        slot = data["details"][code][1]
+        found[slot] = found.get(slot, (0, 0))[0] + count, found.get(slot, (0, 0))[1] + busy
+    return found
+
+
+def test_what_the_page_promises_to_show_is_whole() -> None:
+    """The first and the longest step are kept box by box, and overlapping wishes are charged once."""
+    events = [e for i in range(40) for e in wide_step(i, 3 if i == 20 else 1)]
+    drawing = drawn(b.trace(*events))[1][0]
+    marks = [drawing.start_ns + 500_000] * 50
+    data = device_data(drawing, marks, limit=1_000)
+    for number in (0, 20):
+        step = drawing.steps[number]
+        for lane, sent in zip(drawing.lanes, data["lanes"], strict=True):
+            inside = (lane.start >= step.start_ns) & (lane.start < step.end_ns)
+            start = np.cumsum(sent["t"]) + drawing.start_ns
+            shown = (start >= step.start_ns) & (start < step.end_ns)
+            assert shown.sum() == inside.sum()
+
+
+def wide_step(i: int, times: int) -> list[b.Event]:
+    """A step of twenty small kernels with gaps, so many times as long."""
+    at = i * 1_000 + (2_000 if i > 20 else 0)
+    kernels = [
+        event
+        for k in range(20 * times)
+        for event in (
+            b.call(at + 50 * k + 1, at + 50 * k + 4, 1 + 100 * i + k),
+            b.kernel(at + 50 * k + 10, at + 50 * k + 40, 1 + 100 * i + k),
+        )
+    ]
+    return [b.step(i, at, at + 1_000 * times), *kernels]
+
+
+def test_the_critical_path_is_one_way_through_the_window(loader: tuple[Advice, list[Drawing]]) -> None:
     path = device_data(loader[1][0])["path"]
     assert path
     for (_, _, end), (_, start, _) in pairwise(path):
         assert start >= end
 
 
-def test_the_overview_adds_up(loader: tuple[Advice, list[DeviceWindow]]) -> None:
-    for view in loader[1]:
-        shares = overview(view, 100)
-        total = np.sum(list(shares.values()), axis=0)
-        assert total == pytest.approx(np.ones(100), abs=2e-3)
+def test_the_overview_adds_up(loader: tuple[Advice, list[Drawing]]) -> None:
+    """Inside the window every part of it has its causes; outside it nothing is drawn."""
+    for drawing in loader[1]:
+        coverage = drawing.overview
+        total = np.sum(list(coverage.shares.values()), axis=0)
+        edges = np.linspace(coverage.start_ns, coverage.end_ns, len(total) + 1)
+        inside = (edges[:-1] >= drawing.start_ns) & (edges[1:] <= drawing.end_ns)
+        assert total[inside] == pytest.approx(np.ones(inside.sum()), abs=2e-3)
+        assert not total[(edges[1:] <= drawing.start_ns) | (edges[:-1] >= drawing.end_ns)].any()
 
 
 def test_a_comparison_comes_first(sample: Callable[[str], Path], tmp_path: Path) -> None:
@@ -260,16 +315,16 @@ def test_the_command_writes_it_beside_the_text(
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
 
 
-def test_twice_the_same(loader: tuple[Advice, list[DeviceWindow]], report: str) -> None:
+def test_twice_the_same(loader: tuple[Advice, list[Drawing]], report: str) -> None:
     assert html.render(*loader) == report
 
 
-def test_no_savings_are_said_to_be_missing(loader: tuple[Advice, list[DeviceWindow]]) -> None:
-    made, views = loader
+def test_no_savings_are_said_to_be_missing(loader: tuple[Advice, list[Drawing]]) -> None:
+    made, drawings = loader
     one = dataclasses.replace(
         made.devices[0], replay=dataclasses.replace(made.devices[0].replay, trusted=False, error=0.2)
     )
-    text = Page(html.render(dataclasses.replace(made, devices=(one,)), views)).text
+    text = Page(html.render(dataclasses.replace(made, devices=(one,)), drawings)).text
     assert "no saving is shown" in text
 
 
@@ -286,6 +341,6 @@ def test_many_long_names_do_not_make_a_page_large() -> None:
     ["kineto/resnet50-numworkers0-A-v100.json.gz", "nsys/wan21-t2v-sp2-cpuoffload-h100.sqlite", "kineto/bert-small-h100.json.gz"],
 )  # fmt: skip
 def test_real_pages_are_small_and_keep_to_themselves(real_traces: Path, name: str) -> None:
-    text = html.render(*examine([read(real_traces / "traces" / name)]))
+    text = html.render(*drawn(read(real_traces / "traces" / name)))
     assert len(text.encode()) < 3_000_000
     assert not re.search(r"/(?:home|root|Users|opt|mnt|data)/\w+/", text)

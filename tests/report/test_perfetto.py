@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.report import perfetto
 
 from tests import build as b
+from tests.drawn import drawn
 
 SAMPLES = ("training-dataloader", "sync-storm", "multi-stream-events", "graph-decode-nsys")
 
 
 def overlay(path: Path) -> tuple[Any, dict[str, Any]]:
-    advice, views = examine([read(path)])
-    return advice, json.loads("".join(perfetto.render(advice, views)), parse_float=Decimal)
+    advice, drawings = drawn(read(path))
+    return advice, json.loads("".join(perfetto.render(advice, drawings)), parse_float=Decimal)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -52,8 +52,7 @@ def test_every_event_is_one_of_a_chrome_trace(sample: Callable[[str], Path], nam
 
 def test_the_clock_is_the_recordings_own() -> None:
     trace = b.trace(*b_events(), baseTimeNanoseconds=1_700_000_000_000_000_000)
-    advice, views = examine([trace])
-    made = json.loads("".join(perfetto.render(advice, views)), parse_float=Decimal)
+    made = json.loads("".join(perfetto.render(*drawn(trace))), parse_float=Decimal)
     assert made["baseTimeNanoseconds"] == 1_700_000_000_000_000_000
     first = min(e["ts"] for e in made["traceEvents"] if e["ph"] == "X" and e["tid"] == 0)
     assert first == Decimal("50.001")
@@ -73,8 +72,8 @@ def test_micro(ns: int, text: str) -> None:
 
 def test_several_recordings_with_their_own_bases_keep_none(sample: Callable[[str], Path]) -> None:
     both = [read(sample(f"comm-bound-rank-rank{rank}")) for rank in (0, 1)]
-    advice, views = examine(both)
-    trace = json.loads("".join(perfetto.render(advice, views)))
+    advice, drawings = drawn(*both)
+    trace = json.loads("".join(perfetto.render(advice, drawings)))
     assert len({event["pid"] for event in trace["traceEvents"]}) == len(advice.devices)
 
 

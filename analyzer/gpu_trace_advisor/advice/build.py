@@ -202,7 +202,7 @@ def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
     refused: dict[str, str] = {}
     for one in wanted:
         name = one.name if isinstance(one, Fix) else one.id
-        found, why = ([one], None) if isinstance(one, Fix) else _fixes_of(view, one)
+        found, why = ([one], None) if isinstance(one, Fix) else fixes_of(view, one)
         why = distrust(view) or why or next(filter(None, (fix.refuses(view.graph) for fix in found)), None)
         if why:
             refused[name] = why
@@ -220,7 +220,7 @@ def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
     )
 
 
-def _fixes_of(view: DeviceWindow, rule: Rule) -> tuple[list[Fix], str | None]:
+def fixes_of(view: DeviceWindow, rule: Rule) -> tuple[list[Fix], str | None]:
     """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
     _, why = unfit(rule, view) or ("", "")
     try:

@@ -19,6 +19,7 @@ from gpu_trace_advisor.advice.build import combined, examine, trace_info
 from gpu_trace_advisor.advice.model import Advice, TraceInfo
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.analysis.rank_summary import MOST, budget, summarise
+from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.ingest.chrome.reader import WORTH_LOADING
@@ -130,7 +131,7 @@ class RunResult(NamedTuple):
     """What was found in all recordings."""
 
     advice: Advice
-    views: list[DeviceWindow]
+    drawings: list[Drawing]
     """Of the advice's devices, where they were asked for."""
     interrupted: bool
     """What is missing for it stands in the advice's errors."""
@@ -140,7 +141,7 @@ def look_at(
     given: Sequence[str], request: Request, *, jobs: int | None = None, scheduler: str | None = None, drawn: bool = False,
     tell: Tell | None = None,
 ) -> RunResult:  # fmt: skip
-    """The Advice for all recordings that the arguments stand for; with the views when they are to be `drawn`.
+    """The Advice for all recordings that the arguments stand for; with their drawings when they are to be `drawn`.
 
     One that cannot be read is an error beside the others; alone it is the end.
 
@@ -155,13 +156,21 @@ def look_at(
     if scheduler is None and (alone or (drawn and len(places) <= DETAILED)):
         traces, errors, interrupted = read_all(places, tell)
         tell("analysing", None)
-        return RunResult(*examine(traces, request, errors), interrupted)
+        advice, windows = examine(traces, request, errors)
+        return RunResult(advice, _drawings(advice, windows, traces) if drawn else [], interrupted)
     advice, chosen, interrupted = advise_places(places, request, jobs=jobs, scheduler=scheduler, tell=tell)
     if not drawn or interrupted:
         return RunResult(advice, [], interrupted)
     traces, errors, interrupted = read_all(chosen, tell)
-    shown_ones, views_ = examine(traces, request, errors, advice.ranks)
-    return RunResult(combined(advice.traces, [shown_ones], advice.ranks, advice.errors), views_, interrupted)
+    shown_ones, windows = examine(traces, request, errors, advice.ranks)
+    all_ranks = combined(advice.traces, [shown_ones], advice.ranks, advice.errors)
+    return RunResult(all_ranks, _drawings(all_ranks, windows, traces), interrupted)
+
+
+def _drawings(advice: Advice, windows: Sequence[DeviceWindow], traces: Sequence[Trace]) -> list[Drawing]:
+    from gpu_trace_advisor.drawing.build import draw
+
+    return draw(advice, windows, traces)
 
 
 def read_all(places: Sequence[str], tell: Tell) -> tuple[list[Trace], list[str], bool]:

@@ -15,6 +15,7 @@ import pytest
 from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.drawing.build import draw
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline
 from gpu_trace_advisor.gate.budget import OK, SETTINGS, Budget, Check, check, limits_of
@@ -23,6 +24,7 @@ from gpu_trace_advisor.gate.run_record import Run, run_of
 from gpu_trace_advisor.ingest import find_traces, read
 from gpu_trace_advisor.quantity import shown
 from gpu_trace_advisor.record import Recording, Settings, import_torch
+from gpu_trace_advisor.trace.model import Trace
 from gpu_trace_advisor.units import percent
 
 NOT_LIMITS = ("against", "unknown", "aggregate", "level")
@@ -108,7 +110,7 @@ class Efficiency:
             told = self._against(run_of(plain), wanted["against"]) if wanted.get("against") else []
         except AdviseError as error:
             _fail(str(error))
-        self._report(advice, views)
+        self._report(advice, views, traces)
         for found in checks:
             self._property(found.name, _value(found))
         failed = [found.line() for found in checks if found.fails] + told
@@ -195,7 +197,7 @@ class Efficiency:
         case = getattr(self.item, "callspec", None)
         return self.baselines / f"{SAFE.sub('-', f'{name}-{case.id}' if case else name)}.json"
 
-    def _report(self, advice: Advice, views: Sequence[DeviceWindow]) -> None:
+    def _report(self, advice: Advice, views: Sequence[DeviceWindow], traces: Sequence[Trace]) -> None:
         """A page for the test where one is asked for; plain text where what draws pages is not installed."""
         if self.reports is None:
             return
@@ -208,7 +210,7 @@ class Efficiency:
 
             name.with_name(f"{name.name}.txt").write_text(render(advice, color=False, width=120), encoding="utf-8")
         else:
-            name.with_name(f"{name.name}.html").write_text(page(advice, views), encoding="utf-8")
+            name.with_name(f"{name.name}.html").write_text(page(advice, draw(advice, views, traces)), encoding="utf-8")
 
     def _property(self, name: str, value: str) -> None:
         self.item.user_properties.append((f"{self.prefix}{name}", value))

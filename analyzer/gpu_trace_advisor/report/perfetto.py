@@ -10,19 +10,13 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
 from gpu_trace_advisor.advice.verdict import where
-from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.summary import readable_host
-from gpu_trace_advisor.attribution import SIDES
-from gpu_trace_advisor.attribution.causes import CAUSES, IDLE
-from gpu_trace_advisor.graph import Edge
-from gpu_trace_advisor.replay.critical_path import CriticalPath
+from gpu_trace_advisor.attribution import CATEGORIES
+from gpu_trace_advisor.drawing.model import Drawing, Path, drawing_of
 from gpu_trace_advisor.report.redaction import shareable
+from gpu_trace_advisor.report.wording import LABELS
 from gpu_trace_advisor.rulekit.rule import Finding
-from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration
 
 FIRST_PID = 1_000_000_000  # above what processes and device rows are numbered
@@ -35,78 +29,69 @@ COLOURS = {
 """Chrome's reserved names."""
 
 
-def render(advice: Advice, views: Sequence[DeviceWindow]) -> Iterator[str]:
+def render(advice: Advice, drawings: Sequence[Drawing]) -> Iterator[str]:
     """The overlay as a Chrome trace, in pieces."""
-    bases = {view.trace.base_ns for view in views}
+    bases = {drawing.base_ns for drawing in drawings}
     base = bases.pop() if len(bases) == 1 else None
     head = "" if base is None else f'"baseTimeNanoseconds":{base},'
-    yield f'{{"displayTimeUnit":"ns","otherData":{{"writer":"gpu-trace-advisor"}},{head}"traceEvents":[\n'
+    yield f'{{"displayTimeUnit":"ns",{head}"traceEvents":[\n'
     first = True
-    for number, (device, view) in enumerate(zip(advice.devices, views, strict=False)):
-        for event in _device(FIRST_PID + number, device, view, advice.findings_of(device)):
+    for number, device in enumerate(advice.devices):
+        drawing = drawing_of(device, drawings)
+        for event in _device(FIRST_PID + number, device, drawing, advice.findings_of(device)) if drawing else ():
             yield event if first else ",\n" + event
             first = False
     yield "\n]}\n"
 
 
-def _device(pid: int, device: DeviceAdvice, view: DeviceWindow, findings: Sequence[Finding]) -> Iterator[str]:
-    name = f"advise: {where(device)}" + (f" ({device.file})" if view.trace.rank is None and device.rank is None else "")
+def _device(pid: int, device: DeviceAdvice, drawing: Drawing, findings: Sequence[Finding]) -> Iterator[str]:
+    name = f"advise: {where(device)}" + ("" if drawing.ranked or device.rank is not None else f" ({device.file})")
     yield _meta(pid, 0, "process_name", {"name": shareable(name)})
     yield _meta(pid, 0, "process_sort_index", {"sort_index": -1})
     for tid, track in enumerate(TRACKS):
         yield _meta(pid, tid, "thread_name", {"name": track})
         yield _meta(pid, tid, "thread_sort_index", {"sort_index": tid})
-    yield from _causes(pid, view)
-    for step in view.steps:
+    yield from _causes(pid, drawing)
+    for step in drawing.steps:
         kept = "kept" if step.left_out is None else f"left out: {step.left_out}"
         yield _event(pid, 1, step.name, step.start_ns, step.end_ns, "step", {"step": kept})
-    yield from _findings(pid, view, findings)
-    yield from _critical(pid, view.critical_path, view)
+    yield from _findings(pid, drawing, findings)
+    if drawing.path is not None:
+        yield from _critical(pid, drawing.path)
 
 
-def _causes(pid: int, view: DeviceWindow) -> Iterator[str]:
-    pieces, trace, window = view.attribution.pieces, view.trace, view.window
-    inside = np.flatnonzero((pieces.end > window.start_ns) & (pieces.start < window.end_ns))
-    start = np.maximum(pieces.start[inside], window.start_ns).tolist()
-    end = np.minimum(pieces.end[inside], window.end_ns).tolist()
-    columns = (start, end, *(c[inside].tolist() for c in (pieces.cause, pieces.side, pieces.row, pieces.modelled)))
-    for begun, ended, code, side, row, modelled in zip(*columns, strict=True):
-        cause = IDLE[code]
-        told = {
-            "cause": cause, "category": CAUSES[cause].category, "side": SIDES[side],
-            "grade": "modelled" if modelled else "measured",
-            "evidence": shareable(readable_host(trace, row)) if row != NONE else "nothing recorded",
-        }  # fmt: skip
-        yield _event(pid, 0, CAUSES[cause].label, begun, ended, "idle", told, COLOURS.get(CAUSES[cause].category))
+def _causes(pid: int, drawing: Drawing) -> Iterator[str]:
+    for lane in drawing.lanes:
+        if lane.kind != "idle":
+            continue
+        for start, end, code in zip(lane.start.tolist(), lane.end.tolist(), lane.detail.tolist(), strict=True):
+            detail = drawing.details[code]
+            told = {
+                "cause": detail.cause, "category": CATEGORIES[detail.cause], "side": detail.side, "grade": detail.grade,
+                "evidence": shareable(detail.name) or "nothing recorded",
+            }  # fmt: skip
+            label = LABELS.get(detail.cause, detail.cause)
+            yield _event(pid, 0, label, start, end, "idle", told, COLOURS.get(CATEGORIES[detail.cause]))
 
 
-def _findings(pid: int, view: DeviceWindow, findings: Sequence[Finding]) -> Iterator[str]:
+def _findings(pid: int, drawing: Drawing, findings: Sequence[Finding]) -> Iterator[str]:
     """Each finding over the window, nested in the order of rank, with its places as instants."""
-    window = view.window
     for number, finding in enumerate(findings, start=1):
         told = {"message": finding.message, "do": finding.how, "grade": finding.grade, "rule": finding.rule}
         if finding.saving_ns:
             told["saves"] = " to ".join(map(duration, finding.saving_ns))
         title = f"{number}. {finding.title}"
-        yield _event(
-            pid, 2, title, window.start_ns, window.end_ns, "finding", {k: shareable(v) for k, v in told.items()}
-        )
+        shown = {key: shareable(text) for key, text in told.items()}
+        yield _event(pid, 2, title, drawing.start_ns, drawing.end_ns, "finding", shown)
         for item in finding.evidence:
             for at in item.at_ms:
-                when = view.trace.origin_ns + round(at * 1e6)
+                when = drawing.origin_ns + round(at * 1e6)
                 yield _instant(pid, 2, f"{title}: {shareable(item.what)}", when)
 
 
-def _critical(pid: int, path: CriticalPath, view: DeviceWindow) -> Iterator[str]:
-    graph = view.graph
-    order = range(len(path.edges) - 1, -1, -1)
-    columns = (graph.after(path.edges), graph.kind[path.edges], path.since, path.done, path.until)
-    after, kind, since, done, until = (column.tolist() for column in columns)
-    for i in order:
-        if done[i] > since[i]:
-            yield _event(pid, 3, view.trace.label(int(graph.row[after[i]])), since[i], done[i], "critical", {})
-        if until[i] > done[i]:
-            yield _event(pid, 3, f"waits: {Edge(kind[i]).name.lower()}", done[i], until[i], "critical", {})
+def _critical(pid: int, path: Path) -> Iterator[str]:
+    for start, end, name in zip(path.start.tolist(), path.end.tolist(), path.name.tolist(), strict=True):
+        yield _event(pid, 3, path.names[name], start, end, "critical", {})
 
 
 def _event(

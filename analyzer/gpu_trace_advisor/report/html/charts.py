@@ -8,8 +8,9 @@ from itertools import pairwise
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, StepAdvice
 from gpu_trace_advisor.attribution import Item
-from gpu_trace_advisor.attribution.causes import CATEGORIES
-from gpu_trace_advisor.reference.hardware import Hardware
+from gpu_trace_advisor.drawing.model import Roofline
+from gpu_trace_advisor.report.html.palette import slot_of
+from gpu_trace_advisor.report.wording import GROUPS, label_of
 from gpu_trace_advisor.roofline.points import Work
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import duration, share
@@ -19,7 +20,6 @@ ORDER = (
     "dataloader-gaps", "implicit-barriers", "launch-overhead", "host-stalls", "profiler", "unattributed",
 )  # fmt: skip
 """Categories from what the GPU is there for to what nobody knows: how a bar is read."""
-TONES = 4  # shades of one category
 ODD_STEP = 1.1  # a step this much longer than the median is marked
 STEPS_DRAWN = 400
 POINTS = 60
@@ -36,8 +36,7 @@ class Part:
 
     x: float
     width: float
-    category: str
-    tone: int
+    colour: str
     label: str
     group: str
     ns: int
@@ -68,20 +67,19 @@ def bar(device: DeviceAdvice) -> list[Part]:
     """The partition of the wall time, one stretch a cause, in the order in which it is read."""
     merged: dict[tuple[str, str, str], list[Item]] = {}
     for item in device.attribution:
-        merged.setdefault((item.category, item.when, item.label), []).append(item)
+        merged.setdefault((item.category, item.when, label_of(item)), []).append(item)
     place = {category: i for i, category in enumerate(ORDER)}
     ranked = sorted(
         merged.items(), key=lambda pair: (pair[0][1] == "idle", place.get(pair[0][0], 99), -sum(i.ns for i in pair[1]))
     )
     parts: list[Part] = []
-    at, tones = 0, dict[str, int]()
+    at = 0
     for (category, when, label), items in ranked:
         ns = sum(item.ns for item in items)
-        tone = tones[category] = tones.get(category, -1) + 1
         parts.append(
             Part(
-                _percent(at, device.wall_ns), _percent(ns, device.wall_ns), category, tone % TONES, label,
-                CATEGORIES[category].label, ns, share(ns, device.wall_ns), _grade(items),
+                _percent(at, device.wall_ns), _percent(ns, device.wall_ns), slot_of(items[0].cause), label,
+                GROUPS.get(category, category.replace("-", " ")), ns, share(ns, device.wall_ns), _grade(items),
                 " and ".join(dict.fromkeys(item.side for item in items if item.side)), when,
             )
         )  # fmt: skip
@@ -129,22 +127,6 @@ def step_bars(steps: Sequence[StepAdvice], step_ns: int | None) -> list[StepBar]
     ]  # fmt: skip
 
 
-def paths(shares: dict[str, list[float]]) -> list[tuple[str, str]]:
-    """The overview as one SVG path a category, stacked from below, in a box as wide as it has parts and 100 high."""
-    order = [name for name in ORDER if name in shares]
-    below = [0.0] * len(next(iter(shares.values()), []))
-    found = []
-    for name in order:
-        path = []
-        for i, part in enumerate(shares[name]):
-            if part > 0.002:
-                low = 100 - 100 * below[i]
-                path.append(f"M{i} {low:.4g}h1v{-100 * part:.4g}h-1z")
-                below[i] += part
-        found.append((name, "".join(path)))
-    return found
-
-
 @dataclass(frozen=True)
 class Dot:
     """A kernel on the roofline."""
@@ -167,16 +149,24 @@ class Roof:
     y_ticks: list[tuple[float, str]]
     device: str
     left_out: int
+    covered: str
+    """Share of the time in kernels whose work is known."""
+    above: int
+    """Points above their roof: faster than the model allows."""
 
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 360, 86, 44, 14, 20
 
 
-def roof(work: Sequence[Work], hardware: Hardware | None, wall_ns: int) -> Roof | None:
+LARGEST, SMALLEST = 22.0, 1.5  # radius of a circle; smaller than its area says is none
+
+
+def roof(drawn: Roofline | None, wall_ns: int) -> Roof | None:
     """The roofline with the kernels whose work is known; None where nothing can be drawn."""
-    known = [w for w in work if w.flops > 0 and w.bytes > 0 and w.ns > 0]
-    if hardware is None or not known:
+    known = [w for w in drawn.work if w.flops > 0 and w.bytes > 0 and w.ns > 0] if drawn else []
+    if drawn is None or not known:
         return None
+    hardware = drawn.hardware
     dots = known[:POINTS]
     types = list(dict.fromkeys(w.dtype for w in dots if w.dtype in hardware.peaks)) or list(hardware.peaks)[:1]
     peaks = {dtype: hardware.peaks[dtype] for dtype in types}
@@ -205,7 +195,13 @@ def roof(work: Sequence[Work], hardware: Hardware | None, wall_ns: int) -> Roof 
         roofs.append((dtype, path, WIDTH - RIGHT - 4.0, y(peak) - 5))
     return Roof(
         [
-            Dot(x(w.intensity), y(w.flops_per_s), round(3 + 19 * math.sqrt(w.ns / longest), 1), w, share(w.ns, wall_ns))
+            Dot(
+                x(w.intensity),
+                y(w.flops_per_s),
+                round(max(LARGEST * math.sqrt(w.ns / longest), SMALLEST), 2),
+                w,
+                share(w.ns, wall_ns),
+            )
             for w in dots
         ],
         roofs,
@@ -213,6 +209,8 @@ def roof(work: Sequence[Work], hardware: Hardware | None, wall_ns: int) -> Roof 
         [(y(10.0**e), _flops(e)) for e in range(y_low, math.floor(y_high) + 1)],
         hardware.name,
         len(known) - len(dots),
+        share(sum(w.ns for w in known), drawn.kernel_ns),
+        sum(w.violated > 0 for w in dots),
     )
 
 
@@ -221,7 +219,7 @@ def _power(exponent: int) -> str:
 
 
 def _flops(exponent: int) -> str:
-    for unit, size in (("P", 15), ("T", 12), ("G", 9), ("M", 6)):
+    for unit, size in (("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3)):
         if exponent >= size:
             return f"{10 ** (exponent - size)} {unit}FLOP/s"
     return f"{10 ** max(exponent, 0)} FLOP/s"

@@ -1,238 +1,181 @@
-"""What the page's timeline draws of one device: boxes on lanes, as short integer columns.
+"""A drawing's lanes as the page's script reads them: short integer columns, and no more boxes than a page can hold.
 
-Times are nanoseconds from the window's start. A page holds a limited number of boxes: where a trace has more, the first
-and the longest step, the largest gaps and what the findings point at are kept whole, and the rest is summed up on a grid;
-such a box carries how many events it stands for and how long they ran.
+Times are nanoseconds from the window's start. Where a device has more boxes than its limit, what the findings point at, the
+first and the longest step and the largest gaps are kept whole; the rest is summed up on a grid as fine as the limit allows.
+A summed-up box stands for boxes of one colour and carries how many they are and how long they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.summary import largest_gaps, readable_host
-from gpu_trace_advisor.attribution.causes import CAUSES, IDLE
-from gpu_trace_advisor.columns.codes import present
-from gpu_trace_advisor.columns.intervals import NOTHING, Intervals, ascending, merge, subtract, union
-from gpu_trace_advisor.graph import Edge, Point
+from gpu_trace_advisor.columns.intervals import NOTHING, Intervals, merge, subtract
+from gpu_trace_advisor.drawing.model import Detail, Drawing, Lane, Path
+from gpu_trace_advisor.report.html.palette import SLOTS, slot_of
+from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE
-from gpu_trace_advisor.timelines.host import HostActivity
-from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
-BOXES = 100_000  # of a page: about 2 MB, and drawn in a few milliseconds
-GRID_SHARE = 4  # one box of so many may be a summed-up one
-STREAMS, THREADS = 16, 6  # lanes shown, those with the most work
+BOXES = 80_000  # of a page: about 1.5 MB, and drawn in a few milliseconds
 MARGIN = 0.02  # of the window, shown before and after it
-PATH_SHARE = 5  # stretches of the critical path: one for so many boxes
-BINS = 240  # of the overview
+PATH_SHARE = 10  # stretches of the critical path: one for so many boxes
+GRID_SHARE = 4  # one box of so many is kept for what is summed up
 STEPS = 5_000  # marked one by one
-
-COLOURS = (
-    "kernel-time", "communication", "copies", "dataloader-gaps", "implicit-barriers", "launch-overhead", "host-stalls",
-    "profiler", "unattributed", "operator", "python", "waiting",
-)  # fmt: skip
-"""What a box can be coloured as: categories, and what a host thread does that is no loss by itself."""
-CODE = {name: code for code, name in enumerate(COLOURS)}
-OF_CAUSE = np.array([CODE[CAUSES[cause].category] for cause in IDLE])
-OF_DOING = np.full(len(HostActivity), CODE["waiting"])
-for _doing, _colour in {
-    HostActivity.PROFILER: "profiler", HostActivity.GARBAGE: "host-stalls", HostActivity.DATALOADER: "dataloader-gaps",
-    HostActivity.COMPILE: "host-stalls", HostActivity.SYNC: "implicit-barriers", HostActivity.COPY_CALL: "copies",
-    HostActivity.ALLOCATOR: "host-stalls", HostActivity.MODULE: "host-stalls", HostActivity.CALL: "launch-overhead",
-    HostActivity.OPERATOR: "operator", HostActivity.PYTHON: "python",
-}.items():  # fmt: skip
-    OF_DOING[_doing] = CODE[_colour]
+TEXTS = 250_000  # characters of all texts; where there are more, each is cut shorter
+LONGEST = (300, 120, 60, 30)  # characters of a text, as far as they fit
 
 
-@dataclass
-class _Names:
-    """Distinct texts by the order in which they were first asked for."""
-
-    texts: list[str] = field(default_factory=list)
-    place: dict[str, int] = field(default_factory=dict)
-
-    def code(self, text: str) -> int:
-        if text not in self.place:
-            self.place[text] = len(self.texts)
-            self.texts.append(text)
-        return self.place[text]
-
-    def codes(self, texts: Sequence[str]) -> Int64:
-        return np.array([self.code(text) for text in texts], np.int64)
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """Boxes of one row, in time order; `colour` and `name` are codes."""
-
-    kind: str
-    label: str
-    start: Int64
-    end: Int64
-    name: Int64
-    colour: Int64
-    launched: Int64 | None = None
-    """For operations ns from launch to start, -1 none; `thread` the lane of the launch."""
-    thread: Int64 | None = None
-
-    def keep(self, mask: Bool) -> _Lane:
-        columns = (None if c is None else c[mask] for c in (self.launched, self.thread))
-        return _Lane(
-            self.kind, self.label, self.start[mask], self.end[mask], self.name[mask], self.colour[mask], *columns
-        )
-
-
-@dataclass(frozen=True)
-class Focus:
+class Focus(NamedTuple):
     """A stretch to be shown in full, most important first."""
 
     start_ns: int
     end_ns: int
 
 
-def device_data(view: DeviceWindow, marks: Sequence[int] = (), limit: int = BOXES) -> dict[str, Any]:
-    """One device's timeline for the page's script; `marks` are instants that the page points at."""
-    window, names = view.window, _Names()
-    base, wall = window.start_ns, window.wall_ns
-    low, high = base - int(MARGIN * wall), window.end_ns + int(MARGIN * wall)
-    threads = list(view.timeline.host.launching)[:THREADS]
-    lanes = [_idle_lane(view, names), *_stream_lanes(view, names, threads), *_host_lanes(view, names, threads)]
-    lanes = [lane.keep((lane.end > low) & (lane.start < high)) for lane in lanes]
-    whole = focus_whole(lanes, _focuses(view, marks), limit)
-    grid = max(wall * len(lanes) * GRID_SHARE // max(limit, 1), 1)
-    packed = [_pack(lane, base, whole, grid) for lane in lanes]
+@dataclass(frozen=True)
+class Packed:
+    """One lane's boxes as they are sent; ns from the window's start."""
+
+    start: Int64
+    end: Int64
+    detail: Int64
+    count: Int64
+    busy: Int64
+    delay: Int64 | None
+    """From launch to start, NONE where the launch is not known; `thread` is the launch's."""
+    thread: Int64 | None
+
+
+def device_data(
+    drawing: Drawing, marks: Sequence[int] = (), limit: int = BOXES, findings: dict[int, int] | None = None
+) -> dict[str, Any]:
+    """One device's timeline. `marks` are instants that the page points at; `findings` the number of a detail's finding."""
+    base, wall = drawing.start_ns, drawing.wall_ns
+    low, high = base - int(MARGIN * wall), drawing.end_ns + int(MARGIN * wall)
+    colour_of = np.array([SLOTS.index(slot_of(one.colour)) for one in drawing.details] or [0])
+    whole = kept_whole(drawing.lanes, focuses(drawing, marks), limit)
+    grid = 1 if whole is None else finest_grid(drawing.lanes, colour_of, whole, base, wall, limit)
+    packed = [pack(lane, colour_of, base, whole, grid) for lane in drawing.lanes]
+    used = np.unique(np.concatenate([np.empty(0, np.int64), *(one.detail for one in packed)]))
+    number = np.zeros(len(drawing.details) + 1, np.int64)
+    number[used] = np.arange(len(used))
+    texts = Texts(_longest(drawing.details[i] for i in used.tolist()))
+    told = findings or {}
     return {
         "wall": wall,
+        "origin": base - drawing.origin_ns,
         "start": low - base,
         "end": high - base,
-        "lanes": packed,
-        "names": _used(packed, names.texts),
-        "steps": _steps(view, whole),
-        "path": _path(view, lanes, threads, low, high, limit // PATH_SHARE),
+        "lanes": [_columns(lane, one, number) for lane, one in zip(drawing.lanes, packed, strict=True)],
+        "details": [[*_detail(drawing.details[i], texts), told.get(i, 0)] for i in used.tolist()],
+        "texts": texts.found,
+        "steps": _steps(drawing, whole, texts.longest),
+        "path": _path(drawing.path, base, low, high, limit // PATH_SHARE),
         "whole": None if whole is None else [[int(a) - base, int(b) - base] for a, b in zip(*whole, strict=True)],
-        "boxes": sum(len(lane["d"]) for lane in packed),
+        "boxes": sum(len(one.start) for one in packed),
     }
 
 
-def _steps(view: DeviceWindow, whole: Intervals | None) -> list[list[Any]]:
-    """Name, start, end and whether it is left out. Of very many only those that are kept whole: others cannot be seen."""
-    base, steps = view.window.start_ns, view.steps
-    if len(steps) > STEPS and whole is not None:
-        starts = np.array([step.start_ns for step in steps])
-        steps = tuple(steps[i] for i in np.flatnonzero(_inside(whole, starts)).tolist())
+class Texts:
+    """Distinct texts by the order in which they were first asked for; 0 is the empty one."""
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+        self.found: list[str] = [""]
+        self.place = {"": 0}
+
+    def code(self, text: str) -> int:
+        text = shareable(text)
+        text = text if len(text) <= self.longest else text[: self.longest - 1] + "…"
+        if text not in self.place:
+            self.place[text] = len(self.found)
+            self.found.append(text)
+        return self.place[text]
+
+
+def _longest(details: Iterable[Detail]) -> int:
+    """How long a text may be so that all of them together stay small."""
+    distinct = {
+        text
+        for one in details
+        for text in (one.name, one.full_name, one.operator, one.shapes, one.grid, one.block, *one.stack)
+    }
+    return next((n for n in LONGEST if sum(min(len(text), n) for text in distinct) <= TEXTS), LONGEST[-1])
+
+
+def _detail(one: Detail, texts: Texts) -> list[Any]:
+    stack = [texts.code(text) for text in one.stack]
     return [
-        [step.name, step.start_ns - base, step.end_ns - base, int(step.left_out is not None)] for step in steps[:BOXES]
-    ]
+        texts.code(one.name), SLOTS.index(slot_of(one.colour)), texts.code(one.full_name), texts.code(one.operator), stack,
+        texts.code(one.shapes), texts.code(one.grid), texts.code(one.block),
+        None if one.reachable is None else round(one.reachable, 3), texts.code(one.cause), texts.code(one.side),
+        texts.code(one.grade),
+    ]  # fmt: skip
 
 
-def _idle_lane(view: DeviceWindow, names: _Names) -> _Lane:
-    pieces, trace = view.attribution.pieces, view.trace
-    low, high = np.searchsorted(pieces.start, (view.window.start_ns - 1, view.window.end_ns))
-    at = slice(max(int(low) - 1, 0), int(high))
-    cause, row = pieces.cause[at].astype(np.int64), pieces.row[at]
-    key = cause * (len(trace.names) + 1) + np.where(row == NONE, len(trace.names), trace.name_code[row])
-    distinct, first, which = np.unique(key, return_index=True, return_inverse=True)
-    texts = []
-    for i in first.tolist():
-        label = CAUSES[IDLE[cause[i]]].label
-        texts.append(f"{label}: {readable_host(trace, int(row[i]))}" if row[i] != NONE else label)
-    codes = names.codes(texts)[which] if len(distinct) else np.empty(0, np.int64)
-    return _Lane("idle", "idle, by cause", pieces.start[at], pieces.end[at], codes, OF_CAUSE[cause])
-
-
-def _stream_lanes(view: DeviceWindow, names: _Names, threads: list[int]) -> list[_Lane]:
-    timeline, trace = view.timeline, view.trace
-    length = timeline.length
-    streams, which = np.unique(timeline.stream, return_inverse=True)
-    work = np.bincount(which, length, len(streams))
-    shown = sorted(np.argsort(-work, kind="stable")[:STREAMS].tolist())
-    colour = np.where(timeline.does == COMPUTE, 0, np.where(timeline.does == COMMUNICATION, 1, 2))
-    used = present(trace.name_code[timeline.row])
-    table = np.zeros(len(trace.names), np.int64)
-    table[used] = names.codes([readable(trace.names[code]) for code in used.tolist()])
-    lane_of_thread = np.full(len(trace.threads) + 1, NONE, np.int64)
-    lane_of_thread[threads] = 1 + len(shown) + np.arange(len(threads))
-    launched = np.where(timeline.linked, timeline.start - timeline.launch_start, NONE)
-    thread = np.where(timeline.linked, lane_of_thread[trace.thread[timeline.launch]], NONE)
-    launched = np.where(thread == NONE, NONE, launched)
-    found = []
-    for i in shown:
-        at = np.flatnonzero(which == i)
-        number = int(streams[i])
-        label = f"stream {number}" if number != NONE else "no stream"
-        rows = table[trace.name_code[timeline.row[at]]]
-        found.append(
-            _Lane("stream", label, timeline.start[at], timeline.end[at], rows, colour[at], launched[at], thread[at])
-        )
-    return found
-
-
-def _host_lanes(view: DeviceWindow, names: _Names, threads: list[int]) -> list[_Lane]:
-    trace = view.trace
-    found = []
-    for thread in threads:
-        segments = view.timeline.host.segments[thread]
-        used, which = np.unique(trace.name_code[segments.row], return_inverse=True)
-        first = np.zeros(len(used), np.int64)
-        first[which] = segments.row
-        codes = names.codes([readable_host(trace, row) for row in first.tolist()])
-        who = trace.threads[thread]
-        label = who.name if who.name.startswith("thread ") else f"thread {who.name or who.tid}"
-        found.append(
-            _Lane(
-                "host",
-                label,
-                segments.start,
-                segments.end,
-                codes[which] if len(used) else which,
-                OF_DOING[segments.doing],
-            )
-        )
-    return found
-
-
-def _focuses(view: DeviceWindow, marks: Sequence[int]) -> list[Focus]:
+def focuses(drawing: Drawing, marks: Sequence[int]) -> list[Focus]:
     """What is kept whole, most important first."""
-    window = view.window
-    around = max(window.wall_ns // 400, 1)
+    around = max(drawing.wall_ns // 400, 1)
     found = [Focus(mark - around, mark + 2 * around) for mark in marks]
-    kept = view.kept_steps
+    kept = [step for step in drawing.steps if step.left_out is None]
     if kept:
         ends = [*(after.start_ns for after in kept[1:]), kept[-1].end_ns]
         worst = max(zip(kept, ends, strict=True), key=lambda pair: pair[1] - pair[0].start_ns)[0]
         found += [Focus(step.start_ns, step.end_ns) for step in (kept[0], worst)]
-    gaps = largest_gaps(view.attribution, window.start_ns, window.end_ns)
-    found += [Focus(gap.start_ns - gap.ns // 4, gap.end_ns + gap.ns // 4) for gap in gaps]
-    return found or [Focus(window.start_ns, window.start_ns + around)]
+    idle = next((lane for lane in drawing.lanes if lane.kind == "idle"), None)
+    if idle is not None:
+        length = idle.end - idle.start
+        for i in np.argsort(-length, kind="stable")[:10].tolist():
+            spare = int(length[i]) // 4
+            found.append(Focus(int(idle.start[i]) - spare, int(idle.end[i]) + spare))
+    return found or [Focus(drawing.start_ns, drawing.start_ns + around)]
 
 
-def focus_whole(lanes: Sequence[_Lane], focuses: Sequence[Focus], limit: int) -> Intervals | None:
-    """The stretches in which every box is kept; None where all of them fit. Lanes are sorted by start."""
-    if sum(len(lane.start) for lane in lanes) <= limit:
+def kept_whole(lanes: Sequence[Lane], wanted: Sequence[Focus], limit: int) -> Intervals | None:
+    """The stretches in which every box is kept, all of `wanted` that fit; None where everything fits."""
+    if sum(map(len, lanes)) <= limit:
         return None
-    whole = NOTHING
-    left = limit - limit // GRID_SHARE
-    for focus in focuses:
-        spans = [np.searchsorted(lane.start, (focus.start_ns, focus.end_ns)) for lane in lanes]
-        count = int(sum(last - first for first, last in spans))
-        if not count or left <= 0:
-            continue
-        end = focus.end_ns
-        if count > left:
-            inside = [lane.start[first:last] for lane, (first, last) in zip(lanes, spans, strict=True)]
-            end = int(np.sort(np.concatenate(inside))[left])
-        left -= min(count, left)
-        whole = merge(whole, Intervals(np.array([focus.start_ns]), np.array([end])))
+    whole, left = NOTHING, limit - limit // GRID_SHARE
+    for focus in wanted:
+        new = subtract(Intervals(np.array([focus.start_ns]), np.array([max(focus.end_ns, focus.start_ns + 1)])), whole)
+        for start, end in zip(new.start.tolist(), new.end.tolist(), strict=True):
+            spans = [np.searchsorted(lane.start, (start, end)) for lane in lanes]
+            count = int(sum(last - first for first, last in spans))
+            if count > left:
+                inside = [lane.start[first:last] for lane, (first, last) in zip(lanes, spans, strict=True)]
+                end = int(np.sort(np.concatenate(inside))[left])
+                count = left
+            left -= count
+            if end > start:
+                whole = merge(whole, Intervals(np.array([start]), np.array([end])))
+        if left <= 0:
+            break
     return whole
 
 
-def _inside(whole: Intervals, start: Int64) -> Bool:
+def finest_grid(lanes: Sequence[Lane], colour_of: Int64, whole: Intervals, base: int, wall: int, limit: int) -> int:
+    """The finest grid with which all boxes fit, in ns."""
+    low, high = 0, max(wall, 1).bit_length()
+    keys = [(inside(whole, lane.start), lane.start - base, colour_of[lane.detail]) for lane in lanes]
+    while low < high:  # powers of two: the grid is at most twice as coarse as it might be
+        middle = (low + high) // 2
+        count = sum(_boxes(full, start, colour, 1 << middle) for full, start, colour in keys)
+        low, high = (low, middle) if count <= limit else (middle + 1, high)
+    return 1 << low
+
+
+def _boxes(full: Bool, start: Int64, colour: Int64, grid: int) -> int:
+    """How many boxes a lane has with this grid."""
+    rest = ~full
+    key = (start[rest] // grid) * len(SLOTS) + colour[rest]
+    return int(full.sum()) + len(np.unique(key))
+
+
+def inside(whole: Intervals, start: Int64) -> Bool:
+    """[k] in one of the disjoint stretches."""
     if not len(whole.start):
         return np.zeros(len(start), np.bool_)
     at = np.searchsorted(whole.start, start, side="right") - 1
@@ -240,125 +183,78 @@ def _inside(whole: Intervals, start: Int64) -> Bool:
     return found
 
 
-def _pack(lane: _Lane, base: int, whole: Intervals | None, grid: int) -> dict[str, Any]:
-    """A lane's columns: start as the difference to the box before, duration, name and colour; launches where they are."""
-    start, end, name, colour = lane.start, lane.end, lane.name, lane.colour
-    group = np.arange(len(start))
-    if whole is not None and len(start):
-        full = _inside(whole, start)
-        cell = (start - base) // grid
-        group = np.cumsum(np.concatenate([[True], (cell[1:] != cell[:-1]) | full[1:] | full[:-1]])) - 1
-    first = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]])) if len(start) else group
+def pack(lane: Lane, colour_of: Int64, base: int, whole: Intervals | None, grid: int) -> Packed:
+    """The boxes of a lane that are sent, by start: single ones, and one for each colour of each part of the grid."""
+    start, end, detail = lane.start - base, lane.end - base, lane.detail.astype(np.int64)
+    launch, thread = lane.launch, None if lane.thread is None else lane.thread.astype(np.int64)
+    delay = None if launch is None else np.where(launch == NONE, NONE, np.maximum(lane.start - launch, 0))
+    if whole is None or not len(start):
+        ones = np.ones(len(start), np.int64)
+        return Packed(start, end, detail, ones, end - start, delay, thread)
+    full = inside(whole, lane.start)
+    key = np.where(full, 2 * np.arange(len(start)), (start // grid) * len(SLOTS) + colour_of[detail])
+    order = np.lexsort((start - end, key, full))
+    same = (key[order][1:] == key[order][:-1]) & ~full[order][1:] & ~full[order][:-1]
+    first = np.flatnonzero(np.concatenate([[True], ~same]))
     count = np.diff(np.concatenate([first, [len(start)]]))
-    longest = np.lexsort((start - end, group))[first] if len(start) else group
-    begins = start[first] - base
-    ends = (np.maximum.reduceat(end, first) if len(start) else end) - base
-    packed: dict[str, Any] = {
+    begins = np.minimum.reduceat(start[order], first)
+    ends = np.maximum.reduceat(end[order], first)
+    busy = np.add.reduceat((end - start)[order], first)
+    longest = order[first]  # of a group the longest comes first
+    by_start = np.lexsort((begins - ends, begins))
+    single = (count == 1)[by_start]
+    delay, thread = (
+        None if column is None else np.where(single, column[longest][by_start], NONE) for column in (delay, thread)
+    )
+    return Packed(
+        begins[by_start], ends[by_start], detail[longest][by_start], count[by_start], busy[by_start], delay, thread
+    )  # fmt: skip
+
+
+def _columns(lane: Lane, packed: Packed, number: Int64) -> dict[str, Any]:
+    """A lane as it is written: start as the difference to the box before, duration, detail; launches where they are."""
+    columns: dict[str, Any] = {
         "kind": lane.kind,
-        "label": lane.label,
-        "t": np.diff(begins, prepend=0).tolist(),
-        "d": (ends - begins).tolist(),
-        "n": name[longest].tolist(),
-        "c": "".join(map(_LETTERS.__getitem__, colour[longest].tolist())),
+        "label": shareable(lane.label)[:120],
+        "depth": lane.depth,
+        "t": np.diff(packed.start, prepend=0).tolist(),
+        "d": (packed.end - packed.start).tolist(),
+        "n": number[packed.detail].tolist(),
     }
-    several = np.flatnonzero(count > 1)
+    several = np.flatnonzero(packed.count > 1)
     if len(several):
-        busy = np.add.reduceat(end - start, first)
-        packed["sum"] = np.stack([several, count[several], busy[several]], axis=1).tolist()
-    if lane.launched is not None and lane.thread is not None:
-        launched, thread = lane.launched[first], lane.thread[first]
-        packed["l"] = np.where(count == 1, launched, NONE).tolist()
-        lanes = present(thread[thread != NONE]).tolist()
-        packed["h"] = lanes[0] if len(lanes) == 1 else thread.tolist() if lanes else NONE
-    return packed
+        columns["sum"] = np.stack([several, packed.count[several], packed.busy[several]], axis=1).tolist()
+    if packed.delay is not None and packed.thread is not None:
+        columns["l"] = packed.delay.tolist()
+        threads = np.unique(packed.thread[packed.delay != NONE]).tolist()
+        columns["h"] = threads[0] if len(threads) == 1 else packed.thread.tolist() if threads else NONE
+    return columns
 
 
-def _used(lanes: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """The names that the boxes have; their columns are renumbered."""
-    used: dict[int, int] = {}
-    for lane in lanes:
-        lane["n"] = [used.setdefault(code, len(used)) for code in lane["n"]]
-    return [names[code] for code in used]
+def _steps(drawing: Drawing, whole: Intervals | None, longest: int) -> list[list[Any]]:
+    """Name, start, end and whether it is left out. Of very many only those that are kept whole: others cannot be seen."""
+    base, steps = drawing.start_ns, drawing.steps
+    if len(steps) > STEPS and whole is not None:
+        starts = np.array([step.start_ns for step in steps])
+        steps = tuple(steps[i] for i in np.flatnonzero(inside(whole, starts)).tolist())
+    return [
+        [shareable(step.name)[:longest], step.start_ns - base, step.end_ns - base, int(step.left_out is not None)]
+        for step in steps[:STEPS]
+    ]
 
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _path(
-    view: DeviceWindow, lanes: Sequence[_Lane], threads: list[int], low: int, high: int, limit: int
-) -> list[list[int]]:
-    """The critical path as [lane, start, end]: where it runs at each time."""
-    graph, path, trace = view.graph, view.critical_path, view.trace
-    streams = {lane.label: i for i, lane in enumerate(lanes) if lane.kind == "stream"}
-    number = ascending(trace.stream[graph.row])
-    of_stream = np.array([streams.get(f"stream {s}", NONE) if s != NONE else NONE for s in number.tolist()], np.int64)
-    of_operation = np.where(
-        graph.device == view.index, of_stream[np.searchsorted(number, trace.stream[graph.row])], NONE
-    )
-    of_thread = np.full(len(trace.threads) + 1, NONE, np.int64)
-    of_thread[threads] = len(lanes) - len(threads) + np.arange(len(threads))
-    target = graph.target[path.edges]
-    on_device = (graph.point[target] == Point.OPERATION) & (graph.kind[path.edges] != Edge.LAUNCH)
-    ref = graph.ref[target]
-    waits = np.full(len(target), NONE, np.int64)
-    waits[on_device] = of_operation[ref[on_device]]
-    host = np.isin(graph.point[target], (Point.CALL, Point.RETURN, Point.MARK))
-    waits[host] = of_thread[trace.thread[ref[host]]]
-    launches = ~on_device & ~host
-    waits[launches] = of_operation[ref[launches]]
-    after = graph.after(path.edges)
-    runs = np.where(after != NONE, of_operation[after], NONE) if len(graph.row) else waits
-    start = np.concatenate([path.since, path.done])
-    end = np.concatenate([path.done, path.until])
-    lane = np.concatenate([runs, waits])
-    keep = (end > start) & (lane != NONE) & (end > low) & (start < high)
-    start, end, lane = start[keep], end[keep], lane[keep]
-    order = np.argsort(start, kind="stable")
-    start, end, lane = start[order], end[order], lane[order]
-    new = (
-        np.concatenate([[True], (lane[1:] != lane[:-1]) | (start[1:] > end[:-1])])
-        if len(start)
-        else np.zeros(0, np.bool_)
-    )
-    first = np.flatnonzero(new)
-    if not len(first):
+def _path(path: Path | None, base: int, low: int, high: int, limit: int) -> list[list[int]]:
+    """The critical path as [lane, start, end]; of very many stretches the longest."""
+    if path is None:
         return []
+    keep = (path.end > path.start) & (path.lane != NONE) & (path.end > low) & (path.start < high)
+    start, end, lane = path.start[keep], path.end[keep], path.lane[keep]
+    if not len(start):
+        return []
+    first = np.flatnonzero(np.concatenate([[True], (lane[1:] != lane[:-1]) | (start[1:] > end[:-1])]))
     last = np.concatenate([first[1:] - 1, [len(start) - 1]])
-    found = np.stack([lane[first], start[first], end[last]], axis=1)
-    if len(found) > limit:  # the longest stretches say where it runs
+    found = np.stack([lane[first], start[first] - base, end[last] - base], axis=1)
+    if len(found) > limit:
         found = found[np.sort(np.argsort(found[:, 1] - found[:, 2], kind="stable")[:limit])]
-    found[:, 1:] -= view.window.start_ns
-    path_on_lanes: list[list[int]] = found.tolist()
-    return path_on_lanes
-
-
-def overview(view: DeviceWindow, bins: int = BINS) -> dict[str, list[float]]:
-    """For each category its share of each of the equal parts of the window."""
-    timeline, window = view.timeline, view.window
-    edges = np.linspace(window.start_ns, window.end_ns, bins + 1)
-    compute = timeline.union_of(timeline.does == COMPUTE)
-    communication = timeline.union_of(timeline.does == COMMUNICATION)
-    copies = timeline.union_of(timeline.does > COMMUNICATION)
-    parts = {
-        "kernel-time": compute,
-        "communication": subtract(communication, compute),
-        "copies": subtract(copies, merge(compute, communication)),
-    }
-    pieces = view.attribution.pieces
-    for code, category in enumerate(COLOURS):
-        mine = OF_CAUSE[pieces.cause] == code
-        if mine.any():
-            idle = union(pieces.start[mine], pieces.end[mine])
-            parts[category] = merge(parts[category], idle) if category in parts else idle
-    shares = {name: _covered(part, edges) / (window.wall_ns / bins) for name, part in parts.items()}
-    return {name: np.clip(share, 0, 1).round(4).tolist() for name, share in shares.items() if share.any()}
-
-
-def _covered(part: Intervals, edges: Any) -> Any:
-    """Time of each stretch between two edges that disjoint intervals cover."""
-    if not len(part.start):
-        return np.zeros(len(edges) - 1)
-    times = np.stack([part.start, part.end], axis=1).ravel()
-    done = np.cumsum(part.end - part.start)
-    reached = np.stack([done - (part.end - part.start), done], axis=1).ravel()
-    return np.diff(np.interp(edges, times, reached))
+    columns: list[list[int]] = found.tolist()
+    return columns

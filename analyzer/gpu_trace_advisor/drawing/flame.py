@@ -1,0 +1,89 @@
+"""Flame graphs: GPU time, and idle time, by the modules, lines and operators that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import clipped_ns
+from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.drawing.calling import MODULE, Callers
+from gpu_trace_advisor.drawing.model import Flame
+from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.kernel_names import readable
+from gpu_trace_advisor.trace.model import NONE, Int64
+
+SMALLEST = 0.002  # of the whole; what is smaller is drawn with its siblings as one
+OTHERS = "others, each below 0.2 %"
+
+
+@dataclass
+class _Node:
+    name: str
+    kind: str
+    ns: int
+    below: dict[tuple[str, str], _Node]
+
+
+def by_time(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
+    """GPU time of the window, summed over streams, by what launched it and by kernel."""
+    timeline, operations = view.timeline, view.operations
+    ns = clipped_ns(timeline, operations, view.window.start_ns, view.window.end_ns)
+    linked = timeline.linked[operations]
+    node = np.where(linked, callers.of_row[np.where(linked, timeline.launch[operations], 0)], 0)
+    names = view.trace.names
+    leaf = view.trace.name_code[timeline.row[operations]]
+    return _drawn(callers, node, leaf.astype(np.int64), ns, lambda code: (readable(names[code]), "kernel"))
+
+
+def by_idle(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
+    """Idle time of the window by what the host did, else by what launched the operation that ended the gap."""
+    window, timeline, pieces = view.window, view.timeline, view.attribution.pieces
+    nodes, causes, times = [], [], []
+    for part, inside in pieces.clipped(window.start_ns, window.end_ns):
+        at = np.flatnonzero(inside > 0)
+        closing = timeline.gaps.closing[part.gap[at]]
+        launch = np.where(closing == NONE, NONE, timeline.launch[closing])
+        row = np.where(part.row[at] != NONE, part.row[at], launch)
+        nodes.append(np.where(row == NONE, 0, callers.of_row[row]))
+        causes.append(part.cause[at].astype(np.int64))
+        times.append(inside[at])
+    if not nodes:
+        return ()
+    node, cause, ns = map(np.concatenate, (nodes, causes, times))
+    return _drawn(callers, node, cause, ns, lambda code: (IDLE[code], "cause"))
+
+
+def _drawn(
+    callers: Callers, node: Int64, leaf: Int64, ns: Int64, tell: Callable[[int], tuple[str, str]]
+) -> tuple[Flame, ...]:
+    width = int(leaf.max(initial=0)) + 1
+    key, which = np.unique(node.astype(np.int64) * width + leaf, return_inverse=True)
+    total = np.bincount(which, ns, len(key)).astype(np.int64)
+    root = _Node("", "", int(total.sum()), {})
+    for code, time in zip(key.tolist(), total.tolist(), strict=True):
+        at, last = divmod(code, width)
+        here = root
+        steps = [(callers.names[one].removeprefix(MODULE), callers.kind(one)) for one in callers.chain(at)]
+        for name, kind in [*steps, tell(last)]:
+            here = here.below.setdefault((name, kind), _Node(name, kind, 0, {}))
+            here.ns += time
+    found: list[Flame] = []
+    _lay(root, 0, 0, max(root.ns * SMALLEST, 1), found)
+    return tuple(found)
+
+
+def _lay(node: _Node, depth: int, start: int, least: float, found: list[Flame]) -> None:
+    """The children of a node side by side, the largest first; small ones together."""
+    small = 0
+    for child in sorted(node.below.values(), key=lambda one: -one.ns):
+        if child.ns < least:
+            small += child.ns
+            continue
+        found.append(Flame(child.name, child.kind, depth, start, child.ns))
+        _lay(child, depth + 1, start, least, found)
+        start += child.ns
+    if small >= least:
+        found.append(Flame(OTHERS, "others", depth, start, small))

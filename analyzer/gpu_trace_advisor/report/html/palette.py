@@ -1,0 +1,51 @@
+"""What boxes and parts are coloured as: one colour for one thing, wherever it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_trace_advisor.report.wording import LABELS
+
+KERNELS = {
+    "gemm": "matrix products", "convolution": "convolutions", "attention": "attention", "moe": "mixture of experts",
+    "normalization": "normalization, softmax", "elementwise": "elementwise", "reduction": "reductions, sorting",
+    "embedding": "gather, scatter", "optimizer": "optimizer", "layout": "copies on the GPU, transposes",
+    "communication": "communication", "copies": "copies", "graph": "whole graphs", "other": "other kernels",
+    "kernels": "kernels",
+}  # fmt: skip
+"""Colours of GPU work, with what they are called."""
+HOST = {
+    "host-range": "host: ranges", "host-module": "host: modules", "host-python": "host: Python",
+    "host-operator": "host: operators", "host-call": "host: runtime calls", "host-waiting": "host: waiting",
+}  # fmt: skip
+ALIKE = {
+    "softmax": "normalization", "triton": "elementwise", "quantization": "elementwise", "random": "elementwise",
+    "pooling": "reduction", "sort": "reduction", "transpose": "layout", "copy": "layout", "exposed-copy": "copies",
+    "memset": "copies", "exposed-communication": "communication", "unmodelled": "kernels",
+}  # fmt: skip
+"""Kernel classes and causes that share the colour of another one."""
+
+SLOTS = (*KERNELS, *(cause for cause in LABELS if cause not in ALIKE), *HOST)
+"""Every colour; the style has one `--c-NAME` for each."""
+
+
+def slot_of(name: str) -> str:
+    """The colour of a kernel class, a cause or a kind of host record."""
+    slot = ALIKE.get(name, name)
+    return slot if slot in SLOTS else "other"
+
+
+def legend(slots: Iterable[str]) -> list[tuple[str, str]]:
+    """(colour, what it stands for) of those that are drawn, in their own order."""
+    drawn = set(slots)
+    return [(slot, KERNELS.get(slot) or HOST.get(slot) or LABELS[slot]) for slot in SLOTS if slot in drawn]
+
+
+RULES_OF = {
+    "dataloader": ("dataloader",), "host-sync": ("host-sync", "h2d-pageable"),
+    "dependency-wait": ("comm-overlap", "copy-overlap"),
+    "framework": ("cuda-graphs", "torch-compile", "cpu-bound-python"), "python": ("cpu-bound-python", "cuda-graphs"),
+    "launch-call": ("cuda-graphs",), "launch-latency": ("cuda-graphs",), "queued-gap": ("cuda-graphs", "megakernel"),
+    "copy-staging": ("h2d-pageable",), "allocator": ("allocator",), "module-load": ("module-load",),
+}  # fmt: skip
+"""Rules that speak of a cause of idle time, the closest first."""
