@@ -125,8 +125,8 @@ function move(by) {
 /** The box at about the same time on the lane above or below. */
 function changeLane(by) {
   const shown = shownLanes();
-  const now = view.selected ? shown.findIndex((one) => one.index === view.selected[0]) : -1;
-  const next = shown[clamp(view.selected ? now + by : 0, 0, shown.length - 1)];
+  const now = view.selected ? shown.findIndex((one) => one.index === view.selected[0]) : 0;
+  const next = shown[clamp(now + by, 0, shown.length - 1)];
   const ns = view.selected ? view.device.lanes[view.selected[0]].start[view.selected[1]] : view.from;
   const boxes = next.lane.start.length;
   if (boxes) select([next.index, clamp(firstFrom(next.lane, ns), 0, boxes - 1)], true);

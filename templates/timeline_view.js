@@ -40,11 +40,11 @@ const x = (ns) => view.gutter + ((ns - view.from) / (view.to - view.from)) * (vi
 const instant = (px) => view.from + ((px - view.gutter) / (view.width - view.gutter)) * (view.to - view.from);
 
 /** An instant as all texts have it: milliseconds from the recording's first event. */
-function at(ns, step = 1) {
-  const digits = clamp(Math.ceil(6 - Math.log10(Math.max(step, 1)) - 1e-9), 0, 6);
+function at(ns, step) {
+  const digits = step ? clamp(Math.ceil(6 - Math.log10(step) - 1e-9), 0, 6) : 3;
   const number = ((ns + view.device.origin) / 1e6).toLocaleString("en", {
     minimumFractionDigits: digits,
-    maximumFractionDigits: digits,
+    maximumFractionDigits: step ? digits : 6,
   });
   return `${number} ms`;
 }
