@@ -141,6 +141,13 @@ def test_scripts_and_styles_are_of_a_readable_size() -> None:
             assert not [line for line in lines if line.count(";") > 2 and "for (" not in line], name
 
 
+def test_everything_that_is_drawn_has_a_colour_in_light_and_in_dark() -> None:
+    css = str(template("base.css"))
+    for slot in SLOTS:
+        assert len(re.findall(rf"--c-{slot}: #[0-9a-f]{{6}};", css)) == 2, slot
+        assert f".k-{slot} {{ fill: var(--c-{slot}); }}" in css, slot
+
+
 @pytest.mark.parametrize("name", [EVIL, "a\x1b[31mb", "<!--<script>", "{{ 7 * 7 }}", "kernel\ud800x"])
 def test_a_name_stays_text(name: str) -> None:
     text = page_of(*small(name))

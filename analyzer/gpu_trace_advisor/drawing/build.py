@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import numpy as np
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.advice.ranking import find_rules
+from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import focus
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.drawing.calling import callers

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.intervals import Intervals, merge, subtract, union
 from gpu_trace_advisor.drawing.lanes import shown_span
 from gpu_trace_advisor.drawing.model import Coverage, HeatRow, MemoryCurve

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host
-from gpu_trace_advisor.attribution import IDLE, SIDES, Pieces
+from gpu_trace_advisor.attribution import SIDES, Pieces
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.drawing.calling import MODULE, Callers
 from gpu_trace_advisor.drawing.model import Detail
 from gpu_trace_advisor.runtime.classes import dataclass

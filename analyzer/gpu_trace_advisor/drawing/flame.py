@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import clipped_ns
-from gpu_trace_advisor.attribution import IDLE
+from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.drawing.calling import MODULE, Callers
 from gpu_trace_advisor.drawing.model import Flame
 from gpu_trace_advisor.runtime.classes import dataclass

@@ -12,10 +12,9 @@ from typing import Any
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
 from gpu_trace_advisor.advice.verdict import where
-from gpu_trace_advisor.attribution import CATEGORIES
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.drawing.model import Drawing, Path, drawing_of
 from gpu_trace_advisor.report.redaction import shareable
-from gpu_trace_advisor.report.wording import LABELS
 from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.units import duration
 
@@ -34,7 +33,7 @@ def render(advice: Advice, drawings: Sequence[Drawing]) -> Iterator[str]:
     bases = {drawing.base_ns for drawing in drawings}
     base = bases.pop() if len(bases) == 1 else None
     head = "" if base is None else f'"baseTimeNanoseconds":{base},'
-    yield f'{{"displayTimeUnit":"ns",{head}"traceEvents":[\n'
+    yield f'{{"displayTimeUnit":"ns","otherData":{{"writer":"gpu-trace-advisor"}},{head}"traceEvents":[\n'
     first = True
     for number, device in enumerate(advice.devices):
         drawing = drawing_of(device, drawings)
@@ -67,11 +66,11 @@ def _causes(pid: int, drawing: Drawing) -> Iterator[str]:
         for start, end, code in zip(lane.start.tolist(), lane.end.tolist(), lane.detail.tolist(), strict=True):
             detail = drawing.details[code]
             told = {
-                "cause": detail.cause, "category": CATEGORIES[detail.cause], "side": detail.side, "grade": detail.grade,
+                "cause": detail.cause, "category": CAUSES[detail.cause].category, "side": detail.side, "grade": detail.grade,
                 "evidence": shareable(detail.name) or "nothing recorded",
             }  # fmt: skip
-            label = LABELS.get(detail.cause, detail.cause)
-            yield _event(pid, 0, label, start, end, "idle", told, COLOURS.get(CATEGORIES[detail.cause]))
+            label = CAUSES[detail.cause].label
+            yield _event(pid, 0, label, start, end, "idle", told, COLOURS.get(CAUSES[detail.cause].category))
 
 
 def _findings(pid: int, drawing: Drawing, findings: Sequence[Finding]) -> Iterator[str]:

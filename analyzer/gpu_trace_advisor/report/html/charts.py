@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, StepAdvice
 from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution.causes import CATEGORIES, label
 from gpu_trace_advisor.drawing.model import Roofline
 from gpu_trace_advisor.report.html.palette import slot_of
-from gpu_trace_advisor.report.wording import GROUPS, label_of
 from gpu_trace_advisor.roofline.points import Work
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import duration, share
@@ -67,19 +67,19 @@ def bar(device: DeviceAdvice) -> list[Part]:
     """The partition of the wall time, one stretch a cause, in the order in which it is read."""
     merged: dict[tuple[str, str, str], list[Item]] = {}
     for item in device.attribution:
-        merged.setdefault((item.category, item.when, label_of(item)), []).append(item)
+        merged.setdefault((item.category, item.when, label(item.cause, item.detail)), []).append(item)
     place = {category: i for i, category in enumerate(ORDER)}
     ranked = sorted(
         merged.items(), key=lambda pair: (pair[0][1] == "idle", place.get(pair[0][0], 99), -sum(i.ns for i in pair[1]))
     )
     parts: list[Part] = []
     at = 0
-    for (category, when, label), items in ranked:
+    for (category, when, called), items in ranked:
         ns = sum(item.ns for item in items)
         parts.append(
             Part(
-                _percent(at, device.wall_ns), _percent(ns, device.wall_ns), slot_of(items[0].cause), label,
-                GROUPS.get(category, category.replace("-", " ")), ns, share(ns, device.wall_ns), _grade(items),
+                _percent(at, device.wall_ns), _percent(ns, device.wall_ns), slot_of(items[0].cause), called,
+                CATEGORIES[category].label, ns, share(ns, device.wall_ns), _grade(items),
                 " and ".join(dict.fromkeys(item.side for item in items if item.side)), when,
             )
         )  # fmt: skip

@@ -15,18 +15,18 @@ from markupsafe import Markup
 
 from gpu_trace_advisor.advice.verdict import where
 from gpu_trace_advisor.report.html import charts, figures
-from gpu_trace_advisor.report.html.palette import slot_of
+from gpu_trace_advisor.report.html.palette import labels, slot_of
 from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.report.text.ranks import lines as rank_lines
 from gpu_trace_advisor.report.text.terminal import UNITS
 from gpu_trace_advisor.report.wording import (
     FORMATS,
-    LABELS,
     bandwidth,
     by_class,
     decimals,
     moved,
     ms,
+    on_path,
     share_of,
     sides_of,
     waits_of,
@@ -90,8 +90,9 @@ def environment() -> jinja2.Environment:
         whole=lambda part: percent(part, 1), bytes_axis=size,
     )  # fmt: skip
     made.globals.update(
-        share=share, ms=ms, decimals=decimals, where=where, labels=LABELS, formats=FORMATS, by_class=by_class,
-        sides_of=sides_of, waits_of=waits_of, made_of=charts.MADE_OF, rank_lines=rank_lines, charts=charts, figures=figures,
+        share=share, ms=ms, decimals=decimals, where=where, labels=labels, formats=FORMATS, by_class=by_class,
+        sides_of=sides_of, waits_of=waits_of, on_path=on_path, made_of=charts.MADE_OF, rank_lines=rank_lines, charts=charts,
+        figures=figures,
     )  # fmt: skip
     return made
 

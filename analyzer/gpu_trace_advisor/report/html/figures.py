@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.drawing.model import Coverage, Drawing, Fixes, Flame, HeatRow, MemoryCurve
 from gpu_trace_advisor.ranks.model import PHASES, RankRow, Run
-from gpu_trace_advisor.report.html.palette import SLOTS, slot_of
-from gpu_trace_advisor.report.wording import LABELS
+from gpu_trace_advisor.report.html.palette import SLOTS, labels, slot_of
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import duration, share
 
@@ -86,7 +85,7 @@ def flame_boxes(nodes: Sequence[Flame]) -> list[FlameBox]:
     for node in nodes:
         if node.depth >= DEEPEST:
             continue
-        name = LABELS.get(node.name, node.name) if node.kind == "cause" else node.name
+        name = labels.get(node.name, node.name) if node.kind == "cause" else node.name
         colour = slot_of(node.name) if node.kind == "cause" else FLAME_COLOURS[node.kind]
         tip = f"{name}: {duration(node.ns)}, {share(node.ns, whole)}"
         found.append(
@@ -119,7 +118,7 @@ def heat_strips(rows: Sequence[HeatRow], names: Sequence[str]) -> list[HeatStrip
             level = round(LEVELS * ns / top)
             if level:
                 shades.setdefault(level, []).append(f"M{i} 0h1v1h-1z")
-        label = LABELS.get(row.cause, row.cause)
+        label = labels.get(row.cause, row.cause)
         most = row.ns.index(top)
         usual = sorted(row.ns)[len(row.ns) // 2]
         tip = f"{label}: {duration(usual)} in the median step, most in {names[most]} with {duration(top)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpu_trace_advisor.report.wording import LABELS
+from gpu_trace_advisor.attribution.causes import CAUSES
 
 KERNELS = {
     "gemm": "matrix products", "convolution": "convolutions", "attention": "attention", "moe": "mixture of experts",
@@ -21,11 +21,12 @@ HOST = {
 ALIKE = {
     "softmax": "normalization", "triton": "elementwise", "quantization": "elementwise", "random": "elementwise",
     "pooling": "reduction", "sort": "reduction", "transpose": "layout", "copy": "layout", "exposed-copy": "copies",
-    "memset": "copies", "exposed-communication": "communication", "unmodelled": "kernels",
+    "memset": "copies", "migration": "copies", "exposed-communication": "communication", "unmodelled": "kernels",
 }  # fmt: skip
 """Kernel classes and causes that share the colour of another one."""
 
-SLOTS = (*KERNELS, *(cause for cause in LABELS if cause not in ALIKE), *HOST)
+labels = {cause.name: cause.label for cause in CAUSES.values()}
+SLOTS = (*KERNELS, *(cause for cause in CAUSES if cause not in ALIKE), *HOST)
 """Every colour; the style has one `--c-NAME` for each."""
 
 
@@ -38,7 +39,7 @@ def slot_of(name: str) -> str:
 def legend(slots: Iterable[str]) -> list[tuple[str, str]]:
     """(colour, what it stands for) of those that are drawn, in their own order."""
     drawn = set(slots)
-    return [(slot, KERNELS.get(slot) or HOST.get(slot) or LABELS[slot]) for slot in SLOTS if slot in drawn]
+    return [(slot, KERNELS.get(slot) or HOST.get(slot) or labels[slot]) for slot in SLOTS if slot in drawn]
 
 
 RULES_OF = {
