@@ -377,7 +377,7 @@ def test_the_installed_plugin_checks_files_without_torch(
     for path in project_files:
         copy = suite.path / "project" / path.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, copy)
+        shutil.copy(path, copy, follow_symlinks=False)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "project"]
     subprocess.run(build, cwd=suite.path, capture_output=True, check=True)
     (wheel,) = (suite.path / "dist").glob("*.whl")
