@@ -249,3 +249,22 @@ def test_two_pids_without_a_repeated_id_are_one_scope() -> None:
 def test_names_that_are_missing() -> None:
     found = trace({k: v for k, v in op("x", 1, 2).items() if k != "name"}, frame("f", 3, 4), annotation("", 5, 6))
     assert [found.label(row) for row in range(3)] == ["", "f", ""]
+
+
+def test_without_correlations_the_external_id_ties_an_operation_to_its_call() -> None:
+    """Where one call alone has it; several, or a number that is a correlation too, tell nothing."""
+
+    def launch(start: int, **ids: int) -> Event:
+        return event("cuda_runtime", "cudaLaunchKernel", start, start + 5, **ids)
+
+    operation = event("kernel", "k", 30, 35, pid=0, tid=7, device=0, stream=7, **{"External id": 100})
+    own = {"External id": 100}
+    calls = {
+        "one": [launch(10, **own)],
+        "two": [launch(10, **own), launch(16, **own)],
+        "a correlation": [launch(10, **own), launch(16, correlation=100)],
+        "another": [launch(10, **{"External id": 7})],
+    }
+    found = {what: trace(*these, operation) for what, these in calls.items()}
+    linked = {what: bool((t.launch[t.operations] != NONE).all()) for what, t in found.items()}
+    assert linked == {"one": True, "two": False, "a correlation": False, "another": False}

@@ -187,9 +187,31 @@ def test_optimizers() -> None:
 
 def test_a_compiled_kernel_touches_each_buffer_once() -> None:
     dims = [[8, 4096, 8192], [32768, 8192], []]
-    found = worked("triton_poi_fused_mul_silu_2", dims, [BF16, BF16, "Scalar"], ["", "", "268435456"])
+    found = worked("triton_red_fused_add_2", dims, [BF16, BF16, "Scalar"], ["", "", "268435456"])
     assert found and found.bytes == 2 * 2 * 268435456
-    assert worked("triton_poi_fused_mul_silu_2", dims, [BF16, BF16, "Scalar"]) is None
+    assert worked("triton_red_fused_add_2", dims, [BF16, BF16, "Scalar"]) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dims", "passes"),
+    [
+        ("triton_poi_fused_gelu_view_0", [[4096, 8192]], 2),  # over its only tensor
+        ("triton_poi_fused_gelu_0", [[4096, 8192], [4096, 8192]], 2),  # one in, one out
+        (
+            "triton_poi_fused_mul_silu_2",
+            [[4096, 8192], [4096, 8192]],
+            3,
+        ),  # a gate has two in, so one of them is written
+        ("triton_poi_fused_mul_silu_2", [[4096, 8192], [4096, 8192], [4096, 8192]], 3),
+        ("triton_poi_fused_add_view_0", [[4096, 8192], [8192]], 2 + 1 / 4096),  # a bias, in place
+    ],
+)
+def test_what_a_compiled_kernel_writes_in_place_is_read_and_written(
+    kernel: str, dims: list[list[int]], passes: float
+) -> None:
+    n = 4096 * 8192
+    found = worked(kernel, [*dims, []], [BF16] * len(dims) + ["Scalar"], [""] * len(dims) + [str(n)], kernel)
+    assert found and found.bytes == 2 * n * passes
 
 
 @pytest.mark.parametrize(
@@ -271,17 +293,193 @@ def test_of_several_kernels_one_does_the_work() -> None:
     assert found.share[1:3].tolist() == [0.75, 0.25]
 
 
-def test_convolutions_by_other_algorithms_have_no_known_work() -> None:
+def test_convolutions_by_other_algorithms() -> None:
+    """Winograd's F(4x4, 3x3) needs at least a quarter of the products of the definition; Fourier's are not known."""
     dims = [[], [32, 64, 56, 56], [64, 64, 3, 3]]
     events = [shaped("aten::cudnn_convolution_backward_input", 0, 50, dims, ["GenericList", FP32, FP32])]
     direct = timeline(*events, call(5, 8, 1), kernel(20, 80, 1, "dgrad_engine"))
-    winograd = timeline(*events, call(5, 8, 1), call(9, 12, 2), kernel(20, 80, 1, "volta_sgemm_64x64_nt"),
-                        kernel(80, 90, 2, "winograd_nonfused::winogradForwardOutput4x4"))  # fmt: skip
     assert operation_costs(direct).kind.tolist() == [0]
-    assert operation_costs(winograd).kind.tolist() == [-1, -1]
+    found = {}
+    for after in ("winograd_nonfused::winogradForwardOutput4x4", "fft2d_c2r_32x32"):
+        found[after] = operation_costs(
+            timeline(
+                *events,
+                call(5, 8, 1),
+                call(9, 12, 2),
+                kernel(20, 80, 1, "volta_sgemm_64x64_nt"),
+                kernel(80, 90, 2, after),
+            )
+        )
+    winograd, fourier = found.values()
+    assert [winograd.kinds[k].multiplied if k >= 0 else 0 for k in winograd.kind.tolist()] == [0.25, 0]
+    assert winograd.kinds[winograd.kind[0]].flops == 2 * 32 * 64 * 56 * 56 * 64 * 9
+    assert fourier.kind.tolist() == [-1, -1]
 
 
 def test_nodes_of_a_graph_replay_have_no_operator() -> None:
     events = [shaped("aten::mm", 0, 50, [[64, 64], [64, 64]], [FP32, FP32]), call(5, 8, 1, "cudaGraphLaunch")]
     found = operation_costs(timeline(*events, kernel(20, 80, 1, "sgemm"), kernel(80, 90, 1, "sgemm")))
     assert found.kind.tolist() == [-1, -1]
+
+
+X, W = [512, 64, 56, 56], [64, 64, 3, 3]
+
+
+def test_a_convolution_of_miopen_has_a_bias_before_its_lists() -> None:
+    concrete = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "1", "False", "False"]
+    found = worked("aten::miopen_convolution", [X, W, *[[]] * 7], [FP32, FP32, *[""] * 7], concrete, "igemm_fwd_gtcx3")
+    assert found and found.flops == 2 * 512 * 64 * 56 * 56 * 64 * 9 == 118_380_036_096
+    assert found.dtype == "fp32"  # no kernel of NVIDIA's tensor cores
+
+
+@pytest.mark.parametrize("spelling", ["[1, 1]", "(1,1)", "(1, 1)"])
+@pytest.mark.parametrize("dtype", ["float", "Float"])
+def test_types_and_lists_have_two_spellings(spelling: str, dtype: str) -> None:
+    concrete = ["", "", "", spelling, spelling, spelling, "False", spelling, "1"]
+    found = worked("aten::convolution", [X, W, *[[]] * 7], [dtype, dtype, *[""] * 7], concrete)
+    assert found and found.flops == 2 * 512 * 64 * 56 * 56 * 64 * 9
+
+
+def test_types_that_were_not_recorded_are_the_kernels() -> None:
+    found = cost("aten::mm", "[[64, 64], [64, 64]]", "[]", "", "", "volta_sgemm_64x64_nn")
+    assert found and found.dtype == "fp32" and found.bytes == 3 * 4 * 64 * 64
+
+
+def test_convolutions_of_pytorch_1_by_what_is_recorded_beside_them() -> None:
+    """The normalization reads what the convolution wrote; the gradient of the weights is told by the operator around it."""
+    x, w, out = [32, 512, 14, 14], [1024, 512, 1, 1], [32, 1024, 7, 7]
+    flops = 2 * 32 * 1024 * 7 * 7 * 512
+    forward = timeline(
+        shaped("aten::cudnn_convolution", 0, 20, [x, w, *[[]] * 7], [FP32, FP32, *["GenericList"] * 7]),
+        call(5, 8, 1), kernel(30, 60, 1, "implicit_convolve_sgemm"),
+        shaped("aten::cudnn_batch_norm", 21, 29, [out, [1024], [1024]], [FP32] * 3),
+        call(22, 24, 2), kernel(60, 70, 2, "bn_fw_tr_1C11"),
+    )  # fmt: skip
+    found = operation_costs(forward)
+    assert found.kinds[found.kind[0]].flops == flops
+    backward = timeline(
+        shaped("aten::cudnn_convolution_backward", 0, 50, [x, out, w], [FP32] * 3),
+        shaped("aten::cudnn_convolution_backward_weight", 10, 40, [[], out, x], ["GenericList", FP32, FP32]),
+        call(15, 18, 1), kernel(30, 60, 1, "wgrad_alg0_engine<float>"),
+    )  # fmt: skip
+    found = operation_costs(backward)
+    assert found.kinds[found.kind[0]].flops == flops
+
+
+@pytest.mark.parametrize(
+    ("operator", "place", "count"),
+    [
+        # arguments before the three tensors, place of the mask, how many there are
+        ("aten::_efficient_attention_backward", 14, 18),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", 14, 16),
+        ("flash_attn::_flash_attn_backward", 11, 18),
+        ("aten::_efficient_attention_forward", 9, 13),
+    ],
+)
+def test_where_the_mask_is_told(operator: str, place: int, count: int) -> None:
+    """Non-causal attention has 4 B H S S D FLOPs and 2.5 times as many backward; causal has S (S + 1) / 2 pairs."""
+    backward = "backward" in operator
+    heads_first = "scaled_dot" in operator
+    q = [2, 8, 128, 64] if heads_first else [2, 128, 8, 64]
+    dims = [q] * (4 if backward else 3)
+    dims += [[]] * (count - len(dims))
+    types = [BF16 if shape else "Scalar" for shape in dims]
+    mask = ("0", "1") if "efficient" in operator else ("False", "True")
+    whole, half = (
+        worked(operator, dims, types, [*[""] * place, told, *[""] * (count - place - 1)], "fmha_cutlass")
+        for told in mask
+    )
+    times = 2.5 if backward else 1
+    assert whole and whole.flops == times * 4 * 2 * 8 * 128 * 128 * 64
+    assert half and half.flops == times * 4 * 2 * 8 * (128 * 129 / 2) * 64
+
+
+def test_sequences_laid_end_to_end() -> None:
+    """Four sequences of 1000 tokens in all: at least as much work as four of 250."""
+    dims = [[1000, 8, 64], [1000, 2, 64], [1000, 2, 64], [5], [5], *[[]] * 5]
+    types = [BF16] * 3 + ["int", "int"] + ["Scalar"] * 5
+    found = worked("flash_attn::_flash_attn_varlen_forward", dims, types, [*[""] * 9, "False"])
+    assert found and found.flops == 4 * 4 * 8 * 250 * 250 * 64
+    assert found.bytes == 2 * (1000 * 8 * 64 * 2 + 1000 * 2 * 64 * 2)
+
+
+P, Q = 256 * 64 * 112 * 112, 256 * 64 * 56 * 56  # ResNet's pooling at a batch of 256
+REPAIRED = [
+    ("maximum", "aten::max_pool2d_with_indices", [[256, 64, 112, 112], [], [], [], [], []], [BF16, *[""] * 5],
+     ["", "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"], 2 * P + 10 * Q),
+    ("maximum backward", "aten::max_pool2d_with_indices_backward",
+     [[256, 64, 56, 56], [256, 64, 112, 112], *[[]] * 5, [256, 64, 56, 56]], [BF16, BF16, *[""] * 5, INT64],
+     None, 2 * P + 10 * Q),
+    ("mean", "aten::avg_pool2d", [[8, 4, 8, 8], *[[]] * 6], [FP32, *[""] * 6], ["", "[2, 2]", "[]", "[0, 0]"], 4 * 8 * 4 * 80),
+    ("softmax to fp32", "aten::_softmax", [[64, 1000], [], []], [BF16, "", ""], ["", "-1", "True"], 6 * 64000),
+    ("pad", "aten::constant_pad_nd", [[888, 2880], [], []], [BF16, "", ""], ["", "[0, 192]", "0."], 2 * 888 * (2880 + 3072)),
+    ("upsample", "aten::upsample_nearest2d", [[2, 3, 8, 8], [], [], []], [FP32, "", "", ""], ["", "[16, 16]"],
+     4 * 6 * (64 + 256)),
+    ("rotary", "_C::rotary_embedding", [[888], [888, 512], [888, 64], [], [131072, 64], []],
+     [INT64, BF16, BF16, "", BF16, ""], None, 2 * 2 * 888 * 576),
+    ("gate", "_C::silu_and_mul", [[64, 1000], [64, 2000]], [BF16, BF16], None, 2 * 64 * 3000),
+    ("into the cache", "_C_cache_ops::reshape_and_cache_flash",
+     [[888, 1, 64], [888, 1, 64], [9, 16, 1, 64], [9, 16, 1, 64], [888]], [BF16, BF16, "unsigned char", "unsigned char", INT64],
+     None, 2 * 888 * 64 * 3),
+    ("norm backward", "aten::_fused_rms_norm_backward", [[64, 512], [64, 512]], [BF16, BF16], None, 6 * 64 * 512),
+    ("index", "aten::index", [[1000, 64], [[10]]], [FP32, "TensorList"], None, 4 * 2 * 640 + 4 * 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("operator", "dims", "types", "concrete", "moved"), [row[1:] for row in REPAIRED],
+                         ids=[row[0] for row in REPAIRED])  # fmt: skip
+def test_bytes_of_operators(
+    operator: str, dims: list[Any], types: list[str], concrete: list[str] | None, moved: int
+) -> None:
+    found = worked(operator, dims, types, concrete, "kernel<float>")
+    assert found and found.bytes == moved
+
+
+def test_a_mixture_of_experts() -> None:
+    """16 tokens choose 2 of 64 experts of 270.5 MB: at least two are read, at most 32, 25.5 if they choose evenly."""
+    dims = [[16, 4096], [64, 22016, 4096], [64, 4096, 11008], [16, 2]]
+    found = worked(
+        "vllm::rocm_aiter_fused_moe", dims, ["BFloat16"] * 3 + ["Float"], kernel="aiter_fused_moe_kernel_bf16"
+    )
+    assert found and found.routed
+    expert = 2 * (22016 * 4096 + 4096 * 11008)
+    assert expert == 270_532_608
+    assert found.flops == 2 * 16 * 2 * (22016 * 4096 + 4096 * 11008)
+    assert found.bytes == 2 * expert + 2 * 2 * 16 * 4096
+    routed = found.routed
+    assert (routed.tokens_an_expert, routed.fewest, routed.most) == (0.5, 2, 32)
+    assert routed.expected == pytest.approx(64 * (1 - (62 / 64) ** 16)) == pytest.approx(25.5, abs=0.02)
+
+
+def test_products_of_serving_engines() -> None:
+    """The first three matrices tell: [M,K] and [N,K], with the result [M,N] before them or not."""
+    fp8 = "c10::Float8_e4m3fn"
+    blockwise = worked("vllm::w8a8_block_fp8_matmul", [[64, 512], [256, 512], [64, 4], [2, 4]], [fp8, fp8, FP32, FP32])
+    out = worked("_C::some_gemm", [[64, 256], [64, 512], [256, 512]], [BF16, BF16, BF16])
+    for found in (blockwise, out):
+        assert found and (found.m, found.n, found.k) == (64, 256, 512)
+    packed = worked(
+        "_C::cutlass_scaled_fp4_mm", [[64, 256], [64, 256], [256, 256]], [BF16, "unsigned char", "unsigned char"]
+    )
+    assert packed and packed.flops == 2 * 64 * 256 * 512 and packed.dtype == "fp4"
+    int4 = worked("aten::_weight_int4pack_mm", [[64, 512], [32, 4, 32, 4], [], [4, 256, 2]], [BF16, "int", "", BF16])
+    assert int4 and int4.flops == 2 * 64 * 256 * 512 and int4.weight_bytes == 256 * 512 / 2
+
+
+def test_the_same_kernel_of_the_same_size_does_the_same_work() -> None:
+    """A kernel whose launch was not recorded, where all that were agree; not where two sizes share a grid."""
+    shapes = [[64, 64], [64, 64]]
+    size: dict[str, Any] = {"grid": [4, 1, 1], "block": [128, 1, 1]}
+    events = [
+        shaped("aten::mm", 0, 10, shapes, [BF16, BF16]), call(5, 8, 1), kernel(20, 30, 1, "bf16_gemm", **size),
+        kernel(40, 50, 99, "bf16_gemm", **size), kernel(60, 70, 98, "bf16_gemm", grid=[8, 1, 1], block=[128, 1, 1]),
+    ]  # fmt: skip
+    found = operation_costs(timeline(*events))
+    assert found.kind.tolist() == [0, 0, -1]
+    assert found.borrowed is not None and found.borrowed.tolist() == [False, True, False]
+    other = [
+        shaped("aten::mm", 11, 15, [[64, 32], [32, 64]], [BF16, BF16]),
+        call(12, 13, 2),
+        kernel(80, 90, 2, "bf16_gemm", **size),
+    ]
+    assert operation_costs(timeline(*events, *other)).kind.tolist() == [0, -1, -1, 1]

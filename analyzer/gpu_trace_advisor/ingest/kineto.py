@@ -85,7 +85,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
     end += start
     name_code, pid, tid = _named(raw, used), _taken(raw, "pid", used), _taken(raw, "tid", used)
     integers, texts = _of_rows(raw.integers, place), _of_rows(raw.texts, place)
-    correlation = _dense(integers, "correlation", n)
+    correlation = _correlated(_dense(integers, "correlation", n), integers.get("External id"), kind)
     on_device = kind >= Kind.KERNEL
     device = _or_from_label(_dense(integers, "device", n), pid, raw.strings, on_device)
     stream = _or_from_label(_dense(integers, "stream", n), tid, raw.strings, on_device)
@@ -200,6 +200,39 @@ def _of_rows(columns: dict[str, tuple[Int64, Any]], place: Int32) -> dict[str, S
 
 def _dense(integers: dict[str, Sparse], key: str, n: int) -> Int64:
     return integers[key].dense(n) if key in integers else np.full(n, NONE, np.int64)
+
+
+def _correlated(correlation: Int64, external: Sparse | None, kind: Int8) -> Int64:
+    """Correlations, with the `External id` in place of those that were not written.
+
+    Recorders without correlations give a launch and its operation one id. It counts where exactly one call has it and no
+    correlation is that number; which of several calls launched an operation is not told.
+    """
+    if external is None:
+        return correlation
+    of_row = external.dense(len(correlation))
+    of_row[(correlation > 0) | (of_row <= 0)] = NONE
+    operation = (kind >= FIRST_OPERATION) & (kind <= LAST_OPERATION)
+    calls = np.flatnonzero((kind == Kind.CALL) & (of_row != NONE))
+    lost = np.flatnonzero(operation & (of_row != NONE))
+    if not len(calls) or not len(lost):
+        return correlation
+    ids = np.sort(of_row[calls])
+    again = ids[1:] == ids[:-1]
+    ids = ids[~np.append(again, False) & ~np.append(False, again)]
+    ids = ids[~_holds(np.sort(correlation), ids)]
+    for rows in (calls, lost):
+        mine = rows[_holds(ids, of_row[rows])]
+        correlation[mine] = of_row[mine]
+    return correlation
+
+
+def _holds(ascending: Int64, values: Int64) -> Bool:
+    """[k] whether each of the values is among the ascending ones."""
+    if not len(ascending):
+        return np.zeros(len(values), np.bool_)
+    place = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[place] == values, np.bool_)
 
 
 def _or_from_label(column: Int64, label: Int32, strings: list[str], on_device: Bool) -> Int64:

@@ -76,7 +76,7 @@ TEXTS = (
 )
 """Arguments kept as text: a JSON string decoded, any other value as its raw JSON text (`[[64, 3], []]`)."""
 
-ALIASES = {"external id": "External id", "grid dim": "grid", "block dim": "block"}
+ALIASES = {"external id": "External id", "grid dim": "grid", "block dim": "block", "Input dims": "Input Dims"}
 """Older spellings of arguments, read as their present name."""
 
 

@@ -28,7 +28,7 @@ from gpu_trace_advisor.reference.hardware import Hardware
 from gpu_trace_advisor.roofline.bandwidth_fit import attainable_bandwidth, ramps
 from gpu_trace_advisor.roofline.concurrency import shares
 from gpu_trace_advisor.roofline.occupancy import Tails, tails
-from gpu_trace_advisor.roofline.operator_costs import Costs, operation_costs
+from gpu_trace_advisor.roofline.operator_costs import OWN_CLASSES, Costs, operation_costs
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
 from gpu_trace_advisor.trace.lookup import distinct_rows, values_at
@@ -87,8 +87,8 @@ class InKernel:
         vector = hardware.vector.get("fp32", 0.0)
         compute, known = np.zeros(len(kinds)), np.ones(len(kinds), np.bool_)
         for i, kind in enumerate(kinds):
-            peak = peaks.get(kind.dtype, 0.0) if kind.family in ("product", "attention", "convolution") else vector
-            compute[i] = kind.flops / peak * 1e9 if peak else 0.0
+            peak = peaks.get(kind.dtype, 0.0) if kind.family in OWN_CLASSES else vector
+            compute[i] = kind.flops * kind.multiplied / peak * 1e9 if peak else 0.0
             known[i] = bool(peak)
         return compute, np.array([self.memory_ns(k.bytes, k.weight_bytes) for k in kinds], np.float64), known
 

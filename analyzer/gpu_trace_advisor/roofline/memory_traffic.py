@@ -5,7 +5,9 @@ Their few FLOPs are counted a handful an element; they never bind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from gpu_trace_advisor.roofline.flops import Cost
@@ -133,6 +135,16 @@ def same_shape(family: str, *read: int, at: int = 0, work: float = 5.0) -> Calla
     return cost
 
 
+def spread(formula: Callable[[Call], Cost | None]) -> Callable[[Call], Cost | None]:
+    """The same, done by several kernels together."""
+
+    def cost(call: Call) -> Cost | None:
+        found = formula(call)
+        return replace(found, several=True) if found else None
+
+    return cost
+
+
 def add_norm(call: Call) -> Cost | None:
     """x and residual, both read and written (vLLM's fused_add_rms_norm)."""
     found = call.tensors(0, 1)
@@ -199,18 +211,179 @@ def nll_backward(call: Call) -> Cost | None:
     return _memory("reduction", [], x.shape, x.elements * BYTES[x.dtype]) if x else None
 
 
-def generated(call: Call) -> Cost | None:
-    """A kernel that the compiler wrote, called with all its buffers: each is touched once, as far as its elements go.
+POINTWISE = re.compile(r"^triton_poi_")
+TWO_OPERANDS = re.compile(r"_mul_.*(?:silu|gelu)|(?:silu|gelu)_.*mul(?:_|$)")
+"""A gate: its product needs a second tensor besides the one that the activation is of."""
+
+
+def generated(name: str) -> Callable[[Call], Cost | None]:
+    """A kernel that the compiler wrote, called with all its buffers: each is touched once, as far as its elements go; one
+    that is both input and result is named once and touched twice.
 
     The last arguments are its numbers of elements; without them nothing is known.
     """
-    sizes = [int(text) for text in call.concrete if text.isdigit()]
-    tensors = call.all
-    if not sizes or not tensors:
+
+    def cost(call: Call) -> Cost | None:
+        sizes = [int(text) for text in call.concrete if text.isdigit()]
+        tensors = call.all
+        if not sizes or not tensors:
+            return None
+        total = prod(sizes)
+        moved = float(sum(min(t.stored, total) * BYTES[t.dtype] for t in tensors))
+        whole = [tensor for tensor in tensors if tensor.elements == total]
+        if POINTWISE.match(name) and len(whole) == (2 if TWO_OPERANDS.search(name) else 1):
+            moved += min(tensor.bytes for tensor in whole)
+        return Cost("generated", float(total), moved, promote(tensors))
+
+    return cost
+
+
+def softmax(call: Call) -> Cost | None:
+    """x, dimension, whether 16-bit numbers become 32-bit ones."""
+    x = call.tensor(0)
+    return _memory("softmax", [x], x.shape, x.elements * (4 if call.flag(2) else BYTES[x.dtype]), 5.0) if x else None
+
+
+def softmax_backward(call: Call) -> Cost | None:
+    """gradient, result: a gradient of the input's type, which is the narrower of theirs and `input_dtype`."""
+    found = call.tensors(0, 1)
+    if not found:
         return None
-    total = prod(sizes)
-    moved = float(sum(min(t.stored, total) * BYTES[t.dtype] for t in tensors))
-    return Cost("generated", float(total), moved, promote(tensors))
+    width = {5: 2, 6: 4, 15: 2}.get(call.number(3) or 0, BYTES[found[0].dtype])  # ScalarType: Half, Float, BFloat16
+    return _memory("softmax", found, found[0].shape, found[0].elements * width, 5.0)
+
+
+def pooled(call: Call, window: int = 1, indices: bool = False) -> Cost | None:
+    """x[…,H,W], window, stride, padding and, of a maximum, dilation: a smaller result, with 8 bytes an index where asked for.
+    Where the lists were not recorded, only x is known to move."""
+    x = call.tensor(0)
+    if not x:
+        return None
+    size, steps, padding = (call.numbers(window + i) for i in range(3))
+    out = 0
+    if size and padding is not None and len(x.shape) > len(size):
+        steps = steps or size
+        far = (call.numbers(window + 3) if indices else None) or [1]
+        rank = len(size)
+        steps, padding, far = (v * rank if len(v) == 1 else v for v in (steps, padding, far))
+        if min(map(len, (steps, padding, far))) == rank and min(steps) > 0:
+            sizes = zip(x.shape[-rank:], size, steps, padding, far, strict=True)
+            places = [(n + 2 * pad - wide * (k - 1) - 1) // step + 1 for n, k, step, pad, wide in sizes]
+            out = prod(x.shape[:-rank]) * prod(max(n, 0) for n in places)
+    written = out * (BYTES[x.dtype] + (8 if indices else 0))
+    return Cost("pooling", float(x.elements), float(x.bytes + written), x.dtype, written=float(written),
+                reads=((x.shape, float(x.bytes)),))  # fmt: skip
+
+
+def max_pooled(call: Call) -> Cost | None:
+    return pooled(call, indices=True)
+
+
+def max_pool_backward(call: Call) -> Cost | None:
+    """gradient, x, …, indices of 8 bytes: a gradient like x."""
+    found = call.tensors(0, 1)
+    if not found:
+        return None
+    moved = found[0].bytes + 8 * found[0].elements + found[1].elements * BYTES[found[1].dtype]
+    return Cost("pooling", float(found[1].elements), float(moved), found[1].dtype)
+
+
+def like(*gradients: int, result: int) -> Callable[[Call], Cost | None]:
+    """Pooling and scaling backward: the tensors at `gradients` in, one like `result` out."""
+
+    def cost(call: Call) -> Cost | None:
+        read, out = call.tensors(*gradients), call.tensor(result)
+        if not read or not out:
+            return None
+        moved = sum(t.bytes for t in read) + out.elements * BYTES[out.dtype]
+        return Cost("pooling", float(out.elements), float(moved), out.dtype)
+
+    return cost
+
+
+def padded(call: Call) -> Cost | None:
+    """x, [left, right, top, …] of the last dimensions: a larger result."""
+    x, more = call.tensor(0), call.numbers(1)
+    if not x:
+        return None
+    sizes = list(x.shape)
+    for i in range(len(more or ()) // 2):
+        if i < len(sizes):
+            sizes[-1 - i] += (more or [])[2 * i] + (more or [])[2 * i + 1]
+    written = prod(max(size, 0) for size in sizes) * BYTES[x.dtype] if more else 0
+    return Cost("copy", 0.0, float(x.bytes + written), x.dtype, written=float(written),
+                reads=((x.shape, float(x.bytes)),))  # fmt: skip
+
+
+def upsampled(call: Call) -> Cost | None:
+    """x[N,C,…], sizes of the result."""
+    x, sizes = call.tensor(0), call.numbers(1)
+    if not x or not sizes or len(x.shape) != len(sizes) + 2 or min(sizes) < 1:
+        return None
+    written = x.shape[0] * x.shape[1] * prod(sizes) * BYTES[x.dtype]
+    return Cost("elementwise", float(written), float(x.bytes + written), x.dtype, written=float(written),
+                reads=((x.shape, float(x.bytes)),))  # fmt: skip
+
+
+def upsampled_backward(call: Call) -> Cost | None:
+    """gradient, sizes of the result, sizes of the input [N,C,…]."""
+    gradient, sizes = call.tensor(0), call.numbers(2)
+    if not gradient or not sizes or min(sizes) < 1:
+        return None
+    moved = gradient.bytes + prod(sizes) * BYTES[gradient.dtype]
+    return Cost("elementwise", float(gradient.elements), float(moved), gradient.dtype)
+
+
+def over(*places: int) -> Callable[[Call], Cost | None]:
+    """The tensors at these places are read and written again, such as queries and keys that are rotated."""
+
+    def cost(call: Call) -> Cost | None:
+        found = call.tensors(*places) or call.tensors(*places[:1])
+        if not found:
+            return None
+        moved = 2.0 * sum(t.bytes for t in found)
+        return Cost("elementwise", 4.0 * sum(t.elements for t in found), moved, found[0].dtype)
+
+    return cost
+
+
+def outward(family: str, *places: int, work: float = 5.0) -> Callable[[Call], Cost | None]:
+    """The result is among the tensors at these places: each is touched once (kernels of serving engines)."""
+
+    def cost(call: Call) -> Cost | None:
+        found = call.tensors(*places)
+        if not found:
+            return None
+        return Cost(family, work * found[0].elements, float(sum(t.bytes for t in found)), found[-1].dtype)
+
+    return cost
+
+
+def into_cache(call: Call) -> Cost | None:
+    """key, value, and the caches that they go into, narrower ones where the caches' type is."""
+    found, caches = call.tensors(0, 1), call.tensors(2, 3)
+    if not found or not caches:
+        return None
+    moved = sum(t.elements * (BYTES[t.dtype] + BYTES[cache.dtype]) for t, cache in zip(found, caches, strict=True))
+    return Cost("copy", 0.0, float(moved), found[0].dtype)
+
+
+def qkv_bias(call: Call) -> Cost | None:
+    """qkv[B,T,3D] and its bias, moved into three tensors by head."""
+    x = call.tensor(0)
+    return Cost("elementwise", float(x.elements), 2.0 * x.bytes, x.dtype) if x else None
+
+
+def index(call: Call) -> Cost | None:
+    """x, a list of indices of which only the sizes may be recorded: as many rows of x as they name."""
+    x = call.tensor(0)
+    picks = call.arguments[1] if len(call.arguments) > 1 else ()
+    if not x or not picks or len(picks) > len(x.shape) or any(t.dtype == "bool" for t in picks):
+        return None
+    rest = prod(x.shape[len(picks) :])
+    written = float(prod(broadcast(picks)) * rest * BYTES[x.dtype])
+    return Cost("embedding", 0.0, min(written, float(x.bytes)) + written + sum(t.bytes for t in picks), x.dtype,
+                written=written)  # fmt: skip
 
 
 def _memory(family: str, inputs: Sequence[Tensor], shape: tuple[int, ...], written: float, work: float = 1.0) -> Cost:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_trace_advisor.columns.codes import among
+from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.columns.compact import constant, index_type
 from gpu_trace_advisor.roofline import flops as f
 from gpu_trace_advisor.roofline import memory_traffic as t
@@ -24,7 +24,7 @@ from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import distinct_rows, named, values_of
-from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int32, Int64
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int32, Int64, Kind
 from gpu_trace_advisor.trace.operator_shapes import Call, read_call
 
 Formula = Callable[[Call], Cost | None]
@@ -34,40 +34,77 @@ FORMULAS: dict[str, Formula] = {
     "baddbmm": f.baddbmm, "linear": f.linear, "matmul": f.matmul, "_scaled_mm": f.scaled_mm, "_int_mm": f.mm,
     "cutlass_scaled_mm": f.cutlass_scaled_mm, "_grouped_mm": f.grouped_mm, "_scaled_grouped_mm": f.grouped_mm,
     "_flash_attention_forward": f.attention(0, 8, heads_first=False),
-    "_efficient_attention_forward": f.attention(0, 8, heads_first=False),
+    "_efficient_attention_forward": f.attention(0, 9, heads_first=False),
+    "_cudnn_attention_forward": f.attention(0, 10, heads_first=True),
     "_scaled_dot_product_flash_attention": f.attention(0, 4, heads_first=True),
     "_scaled_dot_product_efficient_attention": f.attention(0, 6, heads_first=True),
     "_scaled_dot_product_cudnn_attention": f.attention(0, 6, heads_first=True),
+    "_scaled_dot_product_fused_attention_overrideable": f.attention(0, 5, heads_first=True),
     "_flash_attn_forward": f.attention(0, 5, heads_first=False),
+    "_flash_attn_varlen_forward": f.attention(0, 9, heads_first=False),
     "_flash_attention_backward": f.attention(1, 11, heads_first=False, backward=True),
-    "_efficient_attention_backward": f.attention(1, 99, heads_first=False, backward=True),
+    "_efficient_attention_backward": f.attention(1, 14, heads_first=False, backward=True),
+    "_cudnn_attention_backward": f.attention(1, 14, heads_first=True, backward=True),
     "_scaled_dot_product_flash_attention_backward": f.attention(1, 11, heads_first=True, backward=True),
     "_scaled_dot_product_efficient_attention_backward": f.attention(1, 11, heads_first=True, backward=True),
-    "_scaled_dot_product_cudnn_attention_backward": f.attention(1, 13, heads_first=True, backward=True),
-    "_flash_attn_backward": f.attention(1, 12, heads_first=False, backward=True),
+    "_scaled_dot_product_cudnn_attention_backward": f.attention(1, 14, heads_first=True, backward=True),
+    "_flash_attn_backward": f.attention(1, 11, heads_first=False, backward=True),
+    "_flash_attn_varlen_backward": f.attention(1, 15, heads_first=False, backward=True),
+    "unified_attention_with_output": f.unified_attention, "unified_attention": f.unified_attention,
+    "_conv_depthwise2d": f.depthwise_convolution, "conv_depthwise3d": f.depthwise_convolution,
+    "cutlass_scaled_fp4_mm": f.packed_product, "_weight_int4pack_mm": f.int4_product,
     "convolution": f.convolution, "_convolution": f.convolution, "convolution_backward": f.convolution_backward,
     "cudnn_convolution_backward_input": f.cudnn_backward_input,
-    "native_layer_norm": t.same_shape("normalization"), "native_group_norm": t.same_shape("normalization"),
-    "native_batch_norm": t.same_shape("normalization"), "cudnn_batch_norm": t.same_shape("normalization"),
-    "miopen_batch_norm": t.same_shape("normalization"), "_fused_rms_norm": t.same_shape("normalization"),
-    "_batch_norm_with_update": t.same_shape("normalization"), "rms_norm": t.same_shape("normalization", 0),
-    "native_layer_norm_backward": t.same_shape("normalization", 0, 1, at=1),
-    "native_group_norm_backward": t.same_shape("normalization", 0, 1, at=1),
-    "native_batch_norm_backward": t.same_shape("normalization", 0, 1, at=1),
-    "cudnn_batch_norm_backward": t.same_shape("normalization", 0, 1),
-    "miopen_batch_norm_backward": t.same_shape("normalization", 0, 1),
+    "native_layer_norm": t.same_shape("normalization"), "_fused_rms_norm": t.same_shape("normalization"),
+    "rms_norm": t.same_shape("normalization", 0),
+    "native_group_norm": t.spread(t.same_shape("normalization")),
+    "native_batch_norm": t.spread(t.same_shape("normalization")),
+    "cudnn_batch_norm": t.spread(t.same_shape("normalization")),
+    "miopen_batch_norm": t.spread(t.same_shape("normalization")),
+    "_batch_norm_with_update": t.spread(t.same_shape("normalization")),
+    "_native_batch_norm_legit": t.spread(t.same_shape("normalization")),
+    "native_layer_norm_backward": t.spread(t.same_shape("normalization", 0, 1, at=1)),
+    "_fused_rms_norm_backward": t.spread(t.same_shape("normalization", 0, 1, at=1)),
+    "native_group_norm_backward": t.spread(t.same_shape("normalization", 0, 1, at=1)),
+    "native_batch_norm_backward": t.spread(t.same_shape("normalization", 0, 1, at=1)),
+    "batch_norm_backward": t.spread(t.same_shape("normalization", 0, 1, at=1)),
+    "cudnn_batch_norm_backward": t.spread(t.same_shape("normalization", 0, 1)),
+    "miopen_batch_norm_backward": t.spread(t.same_shape("normalization", 0, 1)),
     "fused_add_rms_norm": t.add_norm,
-    "_softmax": t.same_shape("softmax"), "_log_softmax": t.same_shape("softmax"),
-    "_softmax_backward_data": t.same_shape("softmax", 0, 1),
-    "_log_softmax_backward_data": t.same_shape("softmax", 0, 1),
+    "_softmax": t.softmax, "_log_softmax": t.softmax,
+    "_softmax_backward_data": t.softmax_backward, "_log_softmax_backward_data": t.softmax_backward,
     "_masked_softmax": t.same_shape("softmax"), "cumsum": t.same_shape("reduction", work=1.0),
     "copy_": t.copy, "clone": t.duplicate, "contiguous": t.duplicate, "fill_": t.fill, "zero_": t.fill,
-    "cat": t.concatenate,
-    "native_dropout": t.dropout, "native_dropout_backward": t.elementwise(2), "constant_pad_nd": t.reduction,
-    "embedding": t.rows_of_table(1), "index_select": t.rows_of_table(2, 1), "gather": t.gather,
+    "cat": t.concatenate, "_cat": t.concatenate, "roll": t.duplicate, "flip": t.duplicate, "tril": t.duplicate,
+    "triu": t.duplicate,
+    "native_dropout": t.dropout, "native_dropout_backward": t.elementwise(2), "constant_pad_nd": t.padded,
+    "_fused_dropout": t.dropout,
+    "embedding": t.rows_of_table(1), "index_select": t.rows_of_table(2, 1), "gather": t.gather, "index": t.index,
     "embedding_dense_backward": t.embedding_backward, "nll_loss_backward": t.nll_backward,
-    "max_pool2d_with_indices": t.reduction, "avg_pool2d": t.reduction, "_adaptive_avg_pool2d": t.reduction,
-    "max_pool2d_with_indices_backward": t.nll_backward,
+    "max_pool2d_with_indices": t.max_pooled, "max_pool3d_with_indices": t.max_pooled, "avg_pool2d": t.pooled,
+    "_adaptive_avg_pool2d": t.pooled, "max_pool2d_with_indices_backward": t.max_pool_backward,
+    "max_pool3d_with_indices_backward": t.max_pool_backward, "avg_pool2d_backward": t.like(0, result=1),
+    "_adaptive_avg_pool2d_backward": t.like(0, result=1),
+    "upsample_nearest1d": t.upsampled, "upsample_nearest2d": t.upsampled, "upsample_nearest3d": t.upsampled,
+    "_upsample_nearest_exact2d": t.upsampled, "upsample_bilinear2d": t.upsampled, "upsample_bicubic2d": t.upsampled,
+    "upsample_trilinear3d": t.upsampled, "upsample_linear1d": t.upsampled,
+    "upsample_nearest2d_backward": t.upsampled_backward, "upsample_bilinear2d_backward": t.upsampled_backward,
+    "upsample_bicubic2d_backward": t.upsampled_backward,
+    "_transform_bias_rescale_qkv": t.qkv_bias,
+    "rotary_embedding": t.over(1, 2), "apply_rope_pos_ids_cos_sin_cache": t.over(0, 1),
+    "silu_and_mul": t.outward("elementwise", 0, 1), "gelu_and_mul": t.outward("elementwise", 0, 1),
+    "gelu_tanh_and_mul": t.outward("elementwise", 0, 1), "mul_and_silu": t.outward("elementwise", 0, 1),
+    "static_scaled_fp8_quant": t.outward("elementwise", 0, 1), "dynamic_scaled_fp8_quant": t.outward("elementwise", 0, 1),
+    "dynamic_per_token_scaled_fp8_quant": t.outward("elementwise", 0, 1),
+    "rms_norm_static_fp8_quant": t.outward("normalization", 0, 1), "rmsnorm": t.outward("normalization", 0, 1),
+    "rms_norm_dynamic_per_token_quant": t.outward("normalization", 0, 1),
+    "rms_norm2d_fwd": t.same_shape("normalization"), "rmsnorm2d_fwd": t.same_shape("normalization"),
+    "rmsnorm2d_fwd_with_add": t.outward("normalization", 0, 1, 2, 3),
+    "rocm_aiter_rms_norm": t.same_shape("normalization"),
+    "rocm_aiter_rmsnorm2d_fwd_with_add": t.add_norm,
+    "permute_2D_sparse_data": t.over(1, 2), "permute_1D_sparse_data": t.over(1, 2), "asynchronous_complete_cumsum": t.over(0),
+    "block_bucketize_sparse_features": t.over(0, 1),
+    "reshape_and_cache_flash": t.into_cache, "reshape_and_cache": t.into_cache,
     "_fused_adam_": t.fused_optimizer(2), "_fused_adamw_": t.fused_optimizer(2),
     "_fused_adagrad_": t.fused_optimizer(1),
     "_fused_sgd_": t.fused_optimizer(1),
@@ -85,22 +122,26 @@ OWN_CLASSES = {
     "product": frozenset({"gemm", "moe", "attention"}),
     "attention": frozenset({"attention", "gemm"}),
     "convolution": frozenset({"convolution", "gemm"}),
+    "moe": frozenset({"moe", "gemm"}),
 }
 """Classes of the kernels that can be a family's main one; for other families the longest is."""
 
 TRUE_FP32 = re.compile(
-    r"(?<![a-z])(?:volta_|ampere_|maxwell_)?sgemm|scudnn|simt|ffma|gemmsn|gemmk1|gemv|gemmn|cijk_|dot_kernel", re.I
+    r"(?<![a-z])(?:volta_|ampere_|maxwell_)?sgemm|scudnn|simt|ffma|gemmsn|gemmk1|gemv|gemmn|cijk_(?!\w*_XH?_)|dot_kernel"
+    r"|igemm_|miopen|mlo_|ck::|ck_tile|naive_conv|conv_?depthwise|depthwise|convolve_sgemm|wgrad_alg0|dgrad_engine|gfx9",
+    re.I,
 )
 """fp32 products that do not use the tensor cores; other ones may, and count at the faster rate."""
 
-TRANSFORMED = re.compile(r"winograd|fft", re.I)
-"""Convolutions by other algorithms: their FLOPs are fewer than those of the definition, and not known."""
+WINOGRAD, FOURIER = re.compile(r"winograd", re.I), re.compile(r"fft", re.I)
+WINOGRAD_LEAST = 0.25
+"""Of the definition's products: F(4x4, 3x3) needs 36 for 16 results of 9 (Lavin and Gray 2015). Fourier's are not known."""
 
 SPELLINGS = (
     ("bf16", re.compile(r"bfloat16|bf16|_BBS_|__nv_bfloat", re.I)),
     ("fp16", re.compile(r"c10::Half|__half|fp16|f16f16|_HHS_|hgemm|h\d+gemm", re.I)),
     ("fp64", re.compile(r"double|dgemm")),
-    ("fp32", re.compile(r"float|sgemm|s1688gemm|f32f32")),
+    ("fp32", re.compile(r"float|sgemm|scudnn|s1688gemm|f32f32")),
 )
 OPAQUE = re.compile(r"OpaqueType<\(?(?:unsigned int\))?(\d+)u?>")
 OPAQUE_TYPES = {"1": "uint8", "2": "bf16", "4": "fp32", "8": "fp64"}  # the size is what counts
@@ -113,42 +154,90 @@ def dtype_of_kernel(name: str) -> str:
     return next((dtype for dtype, spelling in SPELLINGS if spelling.search(name)), "")
 
 
+MIXTURE = re.compile(r"fused_moe|fused_experts|moe_forward|cutlass_moe|ck_moe|asm_moe", re.I)
+
+
 def formula(operator: str) -> Formula | None:
     """The formula of an operator by its name without namespace; None for one that is not known."""
     scope, _, name = operator.rpartition("::")
     if not scope:
-        return t.generated if name.startswith("triton_") else None
+        return t.generated(name) if name.startswith("triton_") else None
     if name == "rms_norm" and scope != "aten":  # out, x, weight
         return t.same_shape("normalization", 1, at=1)
     if name == "_foreach_copy_":
         return lambda call: t.foreach(1)(replace(call, arguments=call.arguments[1:]))
-    return CUDNN.get(name) or FORMULAS.get(name)
+    if MIXTURE.search(name):
+        return f.mixture
+    return CUDNN.get(name) or FORMULAS.get(name) or (f.any_product if scope not in ("aten", "c10d", "fbgemm") else None)
 
 
-def _cudnn(call: Call) -> Cost | None:
-    """x, w, padding, stride, dilation, groups: the lists in cuDNN's order."""
-    concrete = list(call.concrete)
-    if len(concrete) < 6:
-        return None
-    concrete[2:5] = [concrete[3], concrete[2], concrete[4]]
-    return f.convolution(Call((*call.arguments[:2], (), *call.arguments[2:]), ("", "", "", *concrete[2:5], "False")))
+def _cudnn(padding: int, *, transposed: bool = False) -> Formula:
+    """x, w, perhaps bias, then from `padding` on: padding, output padding where transposed, stride, dilation, groups."""
+
+    def cost(call: Call) -> Cost | None:
+        rest = list(call.concrete[padding:])
+        if len(rest) < 4 + transposed:
+            return None
+        extra = rest.pop(1) if transposed else ""
+        pad, stride, dilation, groups = rest[:4]
+        concrete = ("", "", "", stride, pad, dilation, str(transposed), extra, groups)
+        return f.convolution(Call(call.arguments[:2], concrete))
+
+    return cost
 
 
-CUDNN: dict[str, Formula] = {"cudnn_convolution": _cudnn, "miopen_convolution": _cudnn}
+CUDNN: dict[str, Formula] = {
+    "cudnn_convolution": _cudnn(2), "cudnn_convolution_relu": _cudnn(3), "miopen_convolution": _cudnn(3),
+    "miopen_depthwise_convolution": _cudnn(3), "cudnn_convolution_transpose": _cudnn(2, transposed=True),
+    "miopen_convolution_transpose": _cudnn(3, transposed=True),
+}  # fmt: skip
+
+BEFORE_NORM = frozenset({"cudnn_convolution", "miopen_convolution", "_convolution", "convolution"})
+"""Convolutions of recordings without values: the normalization that follows reads their result."""
+PARTS = frozenset({"cudnn_convolution_backward_weight", "cudnn_convolution_backward_input"})
+"""What the operator around them was called with tells more than their own arguments."""
 
 
 @lru_cache(maxsize=65_536)
-def cost(operator: str, dims: str, types: str, strides: str, concrete: str, kernel: str) -> Cost | None:
-    """FLOPs and bytes of one call, None where the operator or its shapes are not known."""
+def cost(
+    operator: str, dims: str, types: str, strides: str, concrete: str, kernel: str, beside: str = ""
+) -> Cost | None:  # fmt: skip
+    """FLOPs and bytes of one call, None where the operator or its shapes are not known. `beside` are the shapes of another
+    call that tells what this one does not: of the operator around it, or of the one that reads the result."""
     rule = formula(operator)
-    call = read_call(dims, types, strides, concrete, dtype_of_kernel(kernel)) if rule and dims else None
+    assumed = dtype_of_kernel(kernel)
+    call = read_call(dims, types, strides, concrete, assumed) if (rule or beside) and dims else None
     try:
-        found = rule(call) if rule and call else None
+        found = None
+        if beside and call:
+            found = _beside(operator.rpartition("::")[2], call, read_call(beside, "", assumed=_type_of(call, assumed)))
+        found = found or (rule(call) if rule and call else None)
     except ArithmeticError:  # of arguments that no program passes, such as a stride of 0
         return None
+    if found and found.family == "convolution" and WINOGRAD.search(kernel):
+        found = replace(found, multiplied=WINOGRAD_LEAST)
     if found and found.family in OWN_CLASSES and found.dtype == "fp32" and not TRUE_FP32.search(kernel):
         return replace(found, dtype="tf32")
     return found
+
+
+def _type_of(call: Call, assumed: str) -> str:
+    """The type of the call's first tensor, else the kernel's."""
+    return next((tensor.dtype for tensor in call.all), assumed)
+
+
+def _beside(name: str, call: Call, other: Call | None) -> Cost | None:
+    """A convolution of PyTorch 1.x by what is recorded beside it."""
+    if other is None:
+        return None
+    if name in PARTS:
+        return f.cudnn_backward_part(other)
+    found, out = call.tensors(0, 1), other.tensor(0)
+    if not found or not out or len(out.shape) != len(found[0].shape):
+        return None
+    if (found[0].shape[0], found[1].shape[0]) != out.shape[:2]:
+        return None
+    return f.convolved(found[0], found[1], out.shape)
 
 
 @dataclass(frozen=True)
@@ -162,6 +251,19 @@ class Costs:
     kinds: tuple[Cost, ...]
     operator: Index
     """[m] row of the operator that launched it, -1 none."""
+    called: tuple[tuple[str, str], ...] = ()
+    """Operator of each kind, and the text of its shapes."""
+    helps: Bool | None = None
+    """[m] a kernel beside the one that has the operator's cost: it reduces parts, converts, copies a bias. None: none does."""
+    borrowed: Bool | None = None
+    """[m] the cost is that of the same kernel with the same grid and block elsewhere. None: none is."""
+
+    def of(self, flag: Bool | None, rows: Index) -> Bool:
+        """[k] `helps` or `borrowed` of these operations."""
+        return np.zeros(len(rows), np.bool_) if flag is None else flag[rows]
+
+
+AROUND = 2  # operators further out that may have the formula which the innermost one lacks
 
 
 def operation_costs(timeline: Timeline) -> Costs:
@@ -173,35 +275,148 @@ def operation_costs(timeline: Timeline) -> Costs:
     at = np.flatnonzero(operator != NONE)
     if not len(at):
         return Costs(constant(NONE, n, np.int32), np.broadcast_to(1.0, n), (), constant(NONE, n, operator.dtype))
+    found = _Kinds(timeline)
+    source, number, main = operator[at], np.full(len(at), NONE, np.int32), np.zeros(len(at), np.bool_)
+    left = np.arange(len(at))
+    for _ in range(1 + AROUND):
+        number[left], main[left] = found.of(source[left], at[left])
+        left = left[number[left] == NONE]
+        around = timeline.host.parent[source[left]]
+        left, around = left[around != NONE], around[around != NONE]
+        if not len(left):
+            break
+        source[left] = around
+    kinds = found.kinds
+    number = _by_winograd(timeline, source, at, number, kinds, found.called)
+    known = number != NONE
+    at, source, number, main = at[known], source[known], number[known], main[known]
+    keep, part = _main_kernels(timeline, source, at, main, [k.several for k in kinds], number)
     kind, share = np.full(n, NONE, np.int32), np.ones(n)
-    texts = values_of([trace.texts.get(name) for name in TEXTS], operator[at])
-    columns: list[NDArray[Any]] = [trace.name_code[operator[at]], *texts, trace.name_code[timeline.row[at]]]
-    distinct, which = distinct_rows(columns)
-    kinds: list[Cost] = []
-    number = np.full(len(distinct), NONE, np.int32)
-    main = np.zeros(len(distinct), np.bool_)
-    for i, (name, *codes, kernel) in enumerate(distinct):
-        words = [trace.strings[code] if code != NONE else "" for code in codes]
-        label = trace.names[kernel]
-        found = cost(trace.names[name], *words, label)
-        if found is not None:
-            number[i] = len(kinds)
-            kinds.append(found)
-            own = OWN_CLASSES.get(found.family)
-            main[i] = own is None or kernel_class(label) in own
-    known = (number[which] != NONE) & ~_transformed(timeline, operator[at], at, number[which], kinds)
-    at, which = at[known], which[known]
-    keep, part = _main_kernels(timeline, operator[at], at, main[which], [k.several for k in kinds], number[which])
-    kind[at[keep]], share[at[keep]] = number[which[keep]], part[keep]
-    return Costs(kind, share, tuple(kinds), operator)
+    kind[at[keep]], share[at[keep]] = number[keep], part[keep]
+    helps = np.zeros(n, np.bool_)
+    helps[at[~keep]] = True
+    borrowed = _borrow(timeline, kind, share, helps)
+    return Costs(kind, share, tuple(kinds), operator, tuple(found.called), helps, borrowed)
 
 
-def _transformed(timeline: Timeline, operator: Index, at: Int64, number: Int32, kinds: list[Cost]) -> Bool:
-    """Kernels of convolutions that one of their kernels shows to be done by another algorithm."""
+class _Kinds:
+    """Collects the distinct calls of a timeline with their costs."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.kinds: list[Cost] = []
+        self.called: list[tuple[str, str]] = []
+
+    def of(self, source: Index, at: Int64) -> tuple[Int32, Bool]:
+        """For the operations `at` the number of the cost of the operator `source`, -1 where it has none; and whether the
+        kernel can be the one that does the operator's work."""
+        trace = self.timeline.trace
+        texts = values_of([trace.texts.get(name) for name in TEXTS], source)
+        beside = _texts_beside(self.timeline, source)
+        columns: list[NDArray[Any]] = [
+            trace.name_code[source], *texts, trace.name_code[self.timeline.row[at]], beside
+        ]  # fmt: skip
+        distinct, which = distinct_rows(columns)
+        number, main = np.full(len(distinct), NONE, np.int32), np.zeros(len(distinct), np.bool_)
+        for i, (name, *codes, kernel, other) in enumerate(distinct):
+            words = [trace.strings[code] if code != NONE else "" for code in (*codes, other)]
+            label = trace.names[kernel]
+            found = cost(trace.names[name], *words[:-1], label, words[-1])
+            if found is not None:
+                number[i] = len(self.kinds)
+                self.kinds.append(found)
+                self.called.append((trace.names[name], words[0]))
+                own = OWN_CLASSES.get(found.family)
+                main[i] = own is None or kernel_class(label) in own
+        return number[which], main[which]
+
+
+NORMS = frozenset({"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"})
+
+
+def _texts_beside(timeline: Timeline, source: Index) -> Index:
+    """[k] the shapes (code of a text) of the call that tells what each operator's own arguments do not; -1 mostly."""
+    trace = timeline.trace
+    found = np.full(len(source), NONE, np.int32)
+    shapes = trace.texts.get("Input Dims")
+    if shapes is None:
+        return found
+    code = trace.name_code[source]
+    part = np.flatnonzero(named(trace, code, lambda name: name.rpartition("::")[2] in PARTS))
+    around = timeline.host.parent[source[part]]
+    found[part[around != NONE]] = values_of([shapes], around[around != NONE])[0]
+    forward = named(trace, code, lambda name: name.rpartition("::")[2] in BEFORE_NORM)
+    forward &= values_of([trace.texts.get("Concrete Inputs")], source)[0] == NONE
+    at = np.flatnonzero(forward)
+    if not len(at):
+        return found
+    operators = trace.rows(Kind.OPERATOR)
+    names = trace.name_code[operators]
+    norms = operators[named(trace, names, lambda name: name.rpartition("::")[2] in NORMS)]
+    others = present(source[at])
+    after = np.searchsorted(norms, source[at])
+    at, after = at[after < len(norms)], after[after < len(norms)]
+    follows = np.append(others, len(trace))[np.searchsorted(others, source[at], side="right")]
+    norm = norms[after]
+    fits = (norm < follows) & (trace.thread[norm] == trace.thread[source[at]])
+    found[at[fits]] = values_of([shapes], norm[fits])[0]
+    return found
+
+
+def _by_winograd(
+    timeline: Timeline, source: Index, at: Int64, number: Int32, kinds: list[Cost], called: list[tuple[str, str]]
+) -> Int32:
+    """The numbers of the costs, with those of convolutions that one of their kernels shows to be done by another algorithm:
+    by Winograd's with fewer products, by Fourier's with an unknown number."""
     names = timeline.trace.name_code[timeline.row[at]]
-    telling = named(timeline.trace, names, lambda name: TRANSFORMED.search(name) is not None)
-    convolution = np.array([*(kind.family == "convolution" for kind in kinds), False], np.bool_)  # -1 is the last one
-    return np.asarray(convolution[number] & among(operator, operator[telling]), np.bool_)
+    convolution = np.array([*(kind.family == "convolution" for kind in kinds), False], np.bool_)[number]
+    for pattern, multiplied in ((FOURIER, None), (WINOGRAD, WINOGRAD_LEAST)):
+        telling = convolution & named(timeline.trace, names, partial(_finds, pattern))
+        if not telling.any():
+            continue
+        mine = np.flatnonzero(convolution & among(source, source[telling]))
+        if multiplied is None:
+            number[mine], convolution[mine] = NONE, False
+            continue
+        for old in present(number[mine]).tolist():
+            if kinds[old].multiplied != multiplied:
+                number[mine[number[mine] == old]] = len(kinds)
+                kinds.append(replace(kinds[old], multiplied=multiplied))
+                called.append(called[old])
+    return number
+
+
+def _finds(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None
+
+
+def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: Bool) -> Bool:
+    """Gives kernels without a known call (launches or operators not recorded, nodes of graphs) the cost of the same kernel
+    with the same grid and block, where all that are known have one; which ones got it."""
+    trace = timeline.trace
+    borrowed = np.zeros(len(kind), np.bool_)
+    on = np.flatnonzero(timeline.is_kernel & (timeline.does == COMPUTE) & ~helps)
+    if not (kind[on] == NONE).any() or not (kind[on] != NONE).any():
+        return borrowed
+    sizes = values_of([trace.texts.get("grid"), trace.texts.get("block")], timeline.row[on])
+    told = (sizes[0] != NONE) & (sizes[1] != NONE)
+    on, sizes = on[told], [column[told] for column in sizes]
+    if not len(on):
+        return borrowed
+    alike, which = distinct_rows([trace.name_code[timeline.row[on]], *sizes])
+    known = kind[on] != NONE
+    least, most = np.full(len(alike), np.iinfo(np.int32).max), np.full(len(alike), NONE)
+    np.minimum.at(least, which[known], kind[on[known]])
+    np.maximum.at(most, which[known], kind[on[known]])
+    example = np.full(len(alike), NONE)
+    example[which[known]] = on[known]
+    takes = ~known & (least[which] == most[which])
+    written = np.array([any(size in trace.strings[row[1]] for size in "123456789") for row in alike], np.bool_)
+    takes &= written[which]  # zeros stand for grids that were not recorded
+    lender = example[which[takes]]
+    kind[on[takes]], share[on[takes]] = kind[lender], share[lender]
+    borrowed[on[takes]] = True
+    return borrowed
 
 
 def _main_kernels(

@@ -19,13 +19,20 @@ DTYPES = {
     "short int": ("int16", 2), "short": ("int16", 2),
     "signed char": ("int8", 1), "char": ("int8", 1), "unsigned char": ("uint8", 1), "bool": ("bool", 1),
     "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
+    # The names of ScalarType, as other writers spell them.
+    "Double": ("fp64", 8), "Float": ("fp32", 4), "Half": ("fp16", 2), "BFloat16": ("bf16", 2),
+    "Float8_e4m3fn": ("fp8", 1), "Float8_e4m3fnuz": ("fp8", 1), "Float8_e5m2": ("fp8", 1), "Float8_e5m2fnuz": ("fp8", 1),
+    "Long": ("int64", 8), "Int": ("int32", 4), "Short": ("int16", 2), "Char": ("int8", 1), "Byte": ("uint8", 1),
+    "Bool": ("bool", 1), "ComplexFloat": ("complex64", 8), "ComplexDouble": ("complex128", 16),
+    "c10::Float4_e2m1fn_x2": ("fp4", 1),
 }  # fmt: skip
-"""Type as PyTorch writes it -> (our name, bytes)."""
+"""Type as PyTorch writes it -> (our name, bytes); two numbers of 4 bits share a byte."""
 
 BYTES = dict(DTYPES.values())
-FLOATS = ("fp64", "fp32", "bf16", "fp16", "fp8")
+FLOATS = ("fp64", "fp32", "bf16", "fp16", "fp8", "fp4")
 MOST = 1 << 48
 """Elements of a tensor, or size of a stride or padding; more than any device holds, so a larger number is damage."""
+BRACKETS = str.maketrans("()", "[]")
 INTEGER = re.compile(r"-?\d{1,14}", re.ASCII)
 
 
@@ -82,9 +89,9 @@ class Call:
         return int(text) if INTEGER.fullmatch(text) else None
 
     def numbers(self, argument: int) -> list[int] | None:
-        """A list of integers; None when it was not recorded."""
+        """A list of integers, in brackets or parentheses; None when it was not recorded."""
         try:
-            values = json.loads(self._concrete(argument))
+            values = json.loads(self._concrete(argument).translate(BRACKETS))
         except (ValueError, RecursionError):
             return None
         integers = isinstance(values, list) and all(isinstance(value, int) and abs(value) <= MOST for value in values)
@@ -104,7 +111,7 @@ def read_call(dims: str, types: str, strides: str = "", concrete: str = "", assu
         shapes, names, steps, values = (json.loads(text) if text else [] for text in (dims, types, strides, concrete))
         if not isinstance(shapes, list) or not isinstance(names, list) or not isinstance(steps, list):
             return None
-        names = names if types else [None] * len(shapes)
+        names = names or [None] * len(shapes)
         if len(names) != len(shapes):
             return None
         pad = len(shapes) - len(steps)
