@@ -11,21 +11,22 @@ CHROMIUM ?= chromium
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BUILT_FROM := pyproject.toml $(shell find analyzer -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name loops.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check check-browser lint types test bench format docs dist clean
+.PHONY: help setup demo check check-browser lint types test test-plain bench format docs dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-22s%s\n", $$1, $$2}'
 
 setup: $(INSTALLED) ## create the virtual environment and install the project with what its tests need
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): $(BUILT_FROM)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-$(BIN)/advise: pyproject.toml # what the command itself needs
+$(BIN)/advise: $(BUILT_FROM) # what the command itself needs
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
@@ -33,7 +34,7 @@ $(BIN)/advise: pyproject.toml # what the command itself needs
 demo: $(BIN)/advise ## say where the wall time of a sample trace went
 	$(BIN)/advise $(SAMPLE)
 
-check: lint types test ## style, types and tests: what has to pass
+check: lint types test test-plain ## style, types and tests: what has to pass
 
 check-browser: $(VENV)/.browser ## the HTML report in headless Chromium; another one: make check-browser CHROMIUM=PATH
 	@command -v $(CHROMIUM) >/dev/null || { echo 'no $(CHROMIUM): apt-get install chromium, or CHROMIUM=PATH' >&2; exit 1; }
@@ -53,6 +54,9 @@ types: $(INSTALLED) ## mypy, strict; not on Python 3.10, whose last NumPy has ot
 
 test: $(INSTALLED) ## the tests alone; some of them: make test TESTS='-k window'
 	$(BIN)/python -m pytest -n auto $(TESTS)
+
+test-plain: $(INSTALLED) ## the tests of what is compiled, with the Python that stands in for it
+	ADVISE_PLAIN=1 $(BIN)/python -m pytest -n auto tests/ingest tests/timelines tests/graph tests/replay tests/advice/test_golden.py
 
 bench: $(INSTALLED) ## measure speed and memory; others of tests/benchmarks: make bench BENCH=html ARGS='--operations 1000'
 	$(BIN)/python tests/benchmarks/bench_$(BENCH).py $(ARGS)

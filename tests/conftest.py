@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 REAL = "ADVISE_REAL_TRACES"
 BROWSER = "ADVISE_BROWSER"
+PLAIN = "ADVISE_PLAIN"
 FORMATS = (".json.gz", ".json", ".sqlite")
 
 
 NEEDS = {"hta": "hta", "torch": "torch", "cluster": "distributed"}
 """Mark -> the optional package without which a test of that mark cannot run."""
+
+
+def pytest_configure() -> None:
+    """With ADVISE_PLAIN the tests of this process run as where the package was built without a C compiler."""
+    if os.environ.get(PLAIN):
+        import gpu_trace_advisor.runtime as runtime
+
+        from tests.plain_loops import plain_loops
+
+        sys.modules["gpu_trace_advisor.ingest.chrome._scan"] = None  # type: ignore[assignment]
+        runtime.loops = sys.modules["gpu_trace_advisor.runtime.loops"] = plain_loops()  # type: ignore[attr-defined]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

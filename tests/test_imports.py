@@ -40,7 +40,6 @@ LAYERS: tuple[set[str], ...] = (
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 LAZY = (
-    "numba",
     "pandas",
     "networkx",
     "torch",

@@ -85,7 +85,7 @@ def measure(path: Path, operations: int, profile: bool) -> dict[str, float]:
         lap("replay")
         return times | {"points": len(graph.point), "edges": len(graph.source), "operations": len(graph.row)}
 
-    stages(tiled(path, 100_000))  # loads numba, and compiles what is not in its cache
+    stages(tiled(path, 100_000))  # imports what it needs
     trace = tiled(path, operations)
     if profile:
         import cProfile

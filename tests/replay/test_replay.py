@@ -11,10 +11,10 @@ from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.graph import Edge, Graph, Point
 from gpu_trace_advisor.replay.changes import Change, scaled, together, without_host, without_waits
 from gpu_trace_advisor.replay.sweep import TRUSTED, Trust, replay, trust, wall_ns
-from gpu_trace_advisor.runtime import compiled
 from gpu_trace_advisor.timelines.steps import Window
 
 from tests.build import annotation, call, kernel, op, step, trace
+from tests.plain_loops import plain_loops
 from tests.programs import program, random_view, span_ns
 
 SEEDS = range(60)
@@ -99,13 +99,10 @@ def test_two_changes_save_no_more_than_the_wall_and_no_less_than_one() -> None:
 
 
 def test_the_compiled_sweep_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
     for seed in range(10):
         graph = random_view(seed).graph
-        for name in ("LARGE", "WORTH_LOADING", "WORTH_CALLING"):
-            monkeypatch.setattr(compiled, name, 0)
         fast = replay(graph)
-        monkeypatch.setattr(compiled, "machine_code_of", lambda *_: None)
+        monkeypatch.setattr("gpu_trace_advisor.replay.sweep.loops", plain_loops())
         plain = replay(graph)
         monkeypatch.undo()
         assert (fast.time_ns == plain.time_ns).all()

@@ -7,13 +7,14 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.runtime import compiled
-from gpu_trace_advisor.timelines.host import Host, HostActivity, doing_by_name, read_host, sweep_nested
+from gpu_trace_advisor.runtime import compiled, loops
+from gpu_trace_advisor.timelines.host import Host, HostActivity, doing_by_name, read_host
 from gpu_trace_advisor.trace.model import NONE, Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.build import Event, annotation, call, event, frame, kernel, op, overhead, step, sync, trace
+from tests.plain_loops import plain_loops
 
 
 @pytest.mark.parametrize(
@@ -250,14 +251,16 @@ def test_sweep_decides_every_instant(drawn: list[tuple[int, int, int]]) -> None:
 
 def swept(rows: list[tuple[int, int, int]]) -> dict[int, int]:
     n = len(rows)
-    start, end, doing = (np.array([r[i] for r in rows], np.int64) for i in range(3))
-    out = [np.zeros(3 * n + 1, np.int64) for _ in range(4)]
-    around = [np.full(n, NONE, np.int64) for _ in range(4)]
-    stacks = [np.zeros(n + 1, np.int64) for _ in range(2)]
+    start, end, doing = (np.array([r[i] for r in rows], kind) for i, kind in enumerate((np.int64, np.int64, np.int8)))
+    out = [np.zeros(3 * n + 1, kind) for kind in (np.int64, np.int64, np.int32, np.int8)]
+    around = [np.full(n, NONE, np.int32) for _ in range(4)]
+    stacks = [np.zeros(n + 1, np.int32) for _ in range(2)]
     flags = [np.zeros(n, np.bool_) for _ in range(3)]
-    count = compiled.call(
-        sweep_nested, n, (start, end, doing, *flags, int(HostActivity.COMPILE)), (*out, *around, *stacks)
-    )
+    given = (start, end, doing, *flags, int(HostActivity.COMPILE))
+    count = compiled.call(loops.sweep_nested, given, (*out, *around, *stacks))
+    plain = [np.zeros_like(column) for column in (*out, *around, *stacks)]
+    assert count == compiled.call(plain_loops().sweep_nested, given, plain)
+    assert all((a[:count] == b[:count]).all() for a, b in zip(out, plain, strict=False))
     found: dict[int, int] = {}
     pieces: defaultdict[int, int] = defaultdict(int)
     for a, b, row, what in zip(*(column[:count].tolist() for column in out), strict=True):

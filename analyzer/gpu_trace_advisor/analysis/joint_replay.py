@@ -6,7 +6,7 @@ depends on no collective that somebody has yet to reach; then those that all hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from gpu_trace_advisor.ranks.model import PHASES, Overlap, RankSummary, Run, Str
 from gpu_trace_advisor.replay.changes import Change, scaled, without_host
 from gpu_trace_advisor.replay.fixes import FIXES, operations_of
 from gpu_trace_advisor.replay.sweep import TRUSTED, Replay, moved
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, COPIES, FIRST_COPY, SET
 from gpu_trace_advisor.trace.model import NONE, Int64
@@ -93,18 +93,6 @@ def join(run: Run, summaries: Sequence[RankSummary], views: Sequence[DeviceWindo
     return Joint(tuple(mine), shift, tuple(operation), tuple(meeting), transfer, members)
 
 
-def sweep_part(first_edge: Any, source: Any, weight: Any, origin: int, low: int, high: int, time: Any) -> None:
-    """Longest paths over the points [low, high)."""
-    for point in range(low, high):
-        latest = origin
-        first = first_edge[point]
-        for edge in range(first, first_edge[point + 1]):
-            at = time[source[edge]] + weight[edge]
-            if at > latest or edge == first:
-                latest = at
-        time[point] = latest
-
-
 class _Walk:
     """One rank on its way through its graph."""
 
@@ -129,10 +117,7 @@ class _Walk:
         time[0] = origin
         self.at = 1
         columns: list[Any] = [graph.first_edge, graph.source, weight, time]
-        size = len(graph.source)
-        machine_code = compiled.machine_code_of(sweep_part, size, *columns[:3], origin, self.at, len(time), time)
-        self.sweep: Callable[..., None] = machine_code or sweep_part
-        if not machine_code:  # lists are faster for Python
+        if not compiled.is_compiled(loops.sweep_part):  # lists are faster for Python
             columns = [column.tolist() for column in columns]
         self.first_edge, self.source, self.weight, self.time = columns
         self.open = np.ones(len(operation), np.bool_)
@@ -142,7 +127,7 @@ class _Walk:
         stop = int(self.needed[self.open].min(initial=len(self.graph.point)))
         if stop <= self.at:
             return []
-        self.sweep(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time)
+        loops.sweep_part(self.first_edge, self.source, self.weight, self.origin, self.at, stop, self.time)
         reached = np.flatnonzero((self.starts >= self.at) & (self.starts < stop))
         self.at = stop
         return [int(i) for i in reached]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
 from gpu_trace_advisor.columns.compact import blocks, constant, index_type, where
 from gpu_trace_advisor.columns.intervals import Overlaps, ascending
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.heap import give_back_small
 from gpu_trace_advisor.timelines.device import Blocking, Gaps, Timeline, blocking_calls
 from gpu_trace_advisor.timelines.host import HostActivity
@@ -136,53 +135,20 @@ def _refills(timeline: Timeline, idle: Idle, blocking: Blocking) -> Idle:
     credit = (
         returned, blocking.busy_ns[calls], np.searchsorted(launches, returned), blocking.is_copy[calls], blocking.row[calls],
     )  # fmt: skip
-    gaps, size, so_far = idle.gaps, len(idle) + len(calls), np.zeros(2, np.int64)
+    gaps, so_far = idle.gaps, np.zeros(2, np.int64)
     for part in idle.parts():
         generic = where((part.side == HOST) & np.isin(part.cause, GENERIC))
         start = part.start[generic]
         taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
         source = {kind: np.full(len(generic), NONE, index_type(len(trace))) for kind in ("sync", "copy")}
         compiled.call(
-            spend_credit,
-            size,
+            loops.spend_credit,
             (start, part.end[generic] - start, np.searchsorted(launches, start), *credit, CREDIT_LAUNCHES),
             (so_far, taken["sync"], taken["copy"], source["sync"], source["copy"]),
         )
         cuts.append(cut(_relabel(part, generic, taken, source), gaps))
     del idle, part
     return joined(cuts, gaps)
-
-
-def spend_credit(
-    start: Any, length: Any, launched: Any, returned: Any, credit: Any, launched_at: Any, is_copy: Any, row: Any, lapse: int,
-    so_far: Any, by_sync: Any, by_copy: Any, sync_row: Any, copy_row: Any,
-) -> None:  # fmt: skip
-    """For each piece how much of it the blocking calls before it pay, oldest first. Both sides in time order.
-
-    `so_far` is where the pieces before have left off: the oldest call with credit, and what of it is spent.
-    """
-    oldest = so_far[0]
-    spent = so_far[1]
-    for i in range(len(start)):
-        need = length[i]
-        while oldest < len(returned) and need > 0 and returned[oldest] <= start[i]:
-            if launched[i] - launched_at[oldest] > lapse or spent >= credit[oldest]:
-                oldest += 1
-                spent = 0
-                continue
-            pays = min(need, credit[oldest] - spent)
-            spent += pays
-            need -= pays
-            if is_copy[oldest]:
-                by_copy[i] += pays
-                if copy_row[i] < 0:
-                    copy_row[i] = row[oldest]
-            else:
-                by_sync[i] += pays
-                if sync_row[i] < 0:
-                    sync_row[i] = row[oldest]
-    so_far[0] = oldest
-    so_far[1] = spent
 
 
 def _relabel(pieces: Pieces, generic: Index, taken: dict[str, Int64], source: dict[str, Int64]) -> Pieces:

@@ -116,7 +116,7 @@ class Nanoseconds:
     def columns(self) -> tuple[Any, ...]:
         """For compiled loops: narrow column, places and values of what lies beyond it, its mark for that, and what the
         marked are that are not among them."""
-        return self.short, self.far, self.far_ns, _BEYOND, NEVER
+        return self.short, self.far.astype(np.int64, copy=False), self.far_ns, _BEYOND, NEVER
 
 
 _NOTHING: tuple[Any, Any] = (np.empty(0, index_type(0)), np.empty(0, np.int64))

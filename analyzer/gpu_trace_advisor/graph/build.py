@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from gpu_trace_advisor.graph.operations import (
     would_wait_for,
 )
 from gpu_trace_advisor.graph.waits import Waits, event_waits
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.timelines.device import Blocking, Timeline
 from gpu_trace_advisor.timelines.host import Host, HostActivity
 from gpu_trace_advisor.trace.model import NONE, Index, Int8, Int64, Trace
@@ -321,8 +320,7 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
     """[m] how much later an operation started than its edges say, where that is more than noise."""
     delay = np.zeros(len(graph.row), np.int64)  # nearly all of them stay so, and take no memory
     compiled.call(
-        sweep_delays,
-        len(graph.source),
+        loops.sweep_delays,
         (
             graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
             graph.point == Point.OPERATION,
@@ -331,32 +329,3 @@ def _unexplained_delays(graph: Graph, explained_ns: int) -> Int64:
         (delay,),
     )  # fmt: skip
     return delay
-
-
-def sweep_delays(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
-    duration: Any, is_operation: Any, ref: Any, time: Any,
-    explained: int, delay: Any,
-) -> None:  # fmt: skip
-    """How much later than its edges say an operation with edges comes, where that is more than `explained`."""
-    edge = 0
-    beside = 0
-    count = len(source)
-    while edge < count:
-        point = target[edge]
-        first = edge
-        latest = 0
-        while edge < count and target[edge] == point:
-            ns = weight[edge]
-            if ns == beyond:
-                while beside < len(far) and far[beside] < edge:
-                    beside += 1
-                ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
-            at = time[source[edge]] + ns
-            if flags[edge] & passes:
-                at += duration[ref[source[edge]]]
-            if at > latest or edge == first:
-                latest = at
-            edge += 1
-        if is_operation[point] and time[point] - latest > explained:
-            delay[ref[point]] = time[point] - latest

@@ -16,7 +16,7 @@ from gpu_trace_advisor.columns.compact import blocks, constant, index_type, plac
 from gpu_trace_advisor.columns.durations import Nanoseconds
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.graph import MODELLED, PASSES, Edge
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import Blocking, Timeline, several
 from gpu_trace_advisor.timelines.host import Host, HostActivity
@@ -220,8 +220,8 @@ class Edges:
         forward = np.concatenate([np.empty(0, np.bool_), *(a < b for a, b in zip(sources, targets, strict=True))])
         new = np.full(len(target), NONE, index_type(len(target)))
         first = np.zeros(int(target.max(initial=0)) + 1, new.dtype)
-        if loop := compiled.machine_code_of(number_by_target, len(target), target, forward, first, new):
-            loop(target, forward, first, new)
+        if compiled.is_compiled(loops.number_by_target):
+            compiled.call(loops.number_by_target, (target, forward), (first, new))
             return new
         if forward.all():
             order = np.argsort(target, kind="stable")
@@ -230,24 +230,6 @@ class Edges:
             order = number[np.argsort(target[number], kind="stable")]
         new[order] = places(len(order))
         return new
-
-
-def number_by_target(target: Any, forward: Any, first: Any, new: Any) -> None:
-    """Write where each edge comes to stand among those that go forward, sorted by target; edges of one in their order.
-
-    `first` has a zero for each target.
-    """
-    for edge in range(len(target)):
-        if forward[edge]:
-            first[target[edge]] += 1
-    so_far = 0
-    for point in range(len(first)):
-        so_far += first[point]
-        first[point] = so_far - first[point]
-    for edge in range(len(target)):
-        if forward[edge]:
-            new[edge] = first[target[edge]]
-            first[target[edge]] += 1
 
 
 def all_blocking(attributions: Sequence[Attribution], operations: Operations) -> Blocking:
@@ -395,8 +377,7 @@ def waited_for(operations: Operations, what: Awaited, begin: Int64, end: Int64) 
         stream = np.searchsorted(streams, operations.trace.stream[operations.row[by_end]]).astype(np.int32)
         wanted = np.where(what.stream != NONE, np.searchsorted(streams, what.stream), NONE).astype(np.int32)
     compiled.call(
-        sweep_waited,
-        len(begin) + len(ends),
+        loops.sweep_waited,
         (begin, last, wanted, what.launched, ends, operations.launch_start(by_end), stream, by_end),
         (found,),
     )
@@ -450,16 +431,3 @@ def _by_end(operations: Operations) -> tuple[Int64, Index]:
         by_end = np.argsort(ends, kind="stable").astype(by_end.dtype)
         ends = ends[by_end]
     return ends, by_end
-
-
-def sweep_waited(
-    begin: Any, last: Any, wanted: Any, launched: Any, ends: Any, launch: Any, stream: Any, operation: Any, found: Any
-) -> None:  # fmt: skip
-    """For each wait the operation that ended last, from `last` back to where it began, of those that it waits for."""
-    for i in range(len(begin)):
-        k = last[i]
-        while k >= 0 and ends[k] > begin[i]:
-            if launch[k] < launched[i] and (wanted[i] < 0 or stream[k] == wanted[i]):
-                found[i] = operation[k]
-                break
-            k -= 1

@@ -22,13 +22,11 @@ from gpu_trace_advisor.analysis.rank_summary import MOST, budget, summarise
 from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import read
-from gpu_trace_advisor.ingest.chrome.reader import WORTH_LOADING
 from gpu_trace_advisor.ingest.locations import bytes_of, find_places, labels, local, name_of, once, shown
 from gpu_trace_advisor.ranks.model import PHASES, RankSummary, Run
 from gpu_trace_advisor.runtime import heap
 from gpu_trace_advisor.runtime import start_up as lean
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.runtime.machine_code import load_from_now
 from gpu_trace_advisor.trace.model import Trace
 
 Tell = Callable[[str, float | None], None]
@@ -83,8 +81,6 @@ class Job:
 
 def look(place: str, job: Job, tell: Tell | None = None) -> Part:
     """One recording; what is wrong with it is part of the result."""
-    if not job.single:
-        load_from_now()
     try:
         with local(place) as path:
             trace = _called(read(path, tell), job.names.get(place))
@@ -179,8 +175,6 @@ def read_all(places: Sequence[str], tell: Tell) -> tuple[list[Trace], list[str],
     Raises:
         UnreadableTrace: none can be read.
     """
-    if (text_bytes(places) or 0) >= WORTH_LOADING:
-        load_from_now()
     traces: list[Trace] = []
     errors: list[str] = []
     seen: set[str] = set()

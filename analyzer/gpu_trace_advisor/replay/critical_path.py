@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.columns.compact import blocks, index_type
 from gpu_trace_advisor.graph import PASSES, Edge, Graph, Point
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, SET
 from gpu_trace_advisor.timelines.steps import Window
@@ -103,8 +103,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     now, point, last = _last(graph, window, device, does, sums)
     walked = np.zeros(len(graph.point), index_type(len(graph.source)))
     count = compiled.call(
-        walk_back,
-        len(graph.point),
+        loops.walk_back,
         (
             graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
             graph.ref, graph.time_ns,
@@ -118,46 +117,6 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     _share_out(path, does, sums)
     by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
     return replace(path, by_cause=by_cause)
-
-
-def walk_back(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
-    duration: Any, ref: Any, time: Any, point: int, now: int,
-    start: int, path: Any,
-) -> int:  # fmt: skip
-    """Write the binding edges from a point back to the window's start; returns how many.
-
-    Of a point's incoming edges the one binds that comes last by measured times, of several the first. What delays a point
-    delays all of them alike.
-    """
-    count = 0
-    edge = len(source) - 1
-    beside = len(far) - 1
-    while now > start:
-        while edge >= 0 and target[edge] > point:
-            edge -= 1
-        binding = -1
-        latest = 0
-        while edge >= 0 and target[edge] == point:
-            ns = weight[edge]
-            if ns == beyond:
-                while beside >= 0 and far[beside] > edge:
-                    beside -= 1
-                ns = far_ns[beside] if beside >= 0 and far[beside] == edge else never
-            at = time[source[edge]] + ns
-            if flags[edge] & passes:
-                at += duration[ref[source[edge]]]
-            if binding < 0 or at >= latest:
-                binding = edge
-                latest = at
-            edge -= 1
-        if binding < 0:
-            break
-        path[count] = binding
-        count += 1
-        point = source[binding]
-        now = min(now, time[point])
-    return count
 
 
 def _does(graph: Graph) -> Int8:

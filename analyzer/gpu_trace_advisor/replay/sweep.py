@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpu_trace_advisor.columns.compact import blocks
 from gpu_trace_advisor.graph import PASSES, Graph, Point
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.steps import Window
 from gpu_trace_advisor.trace.model import Bool, Int64
@@ -38,8 +36,7 @@ def replay(graph: Graph) -> Replay:
     """Each point as early as its edges allow."""
     time = np.zeros(len(graph.point), np.int64)
     compiled.call(
-        sweep_longest,
-        len(graph.source),
+        loops.sweep_longest,
         (
             graph.source, graph.target, *graph.weight_ns.columns, graph.flags, PASSES, graph.duration_ns,
             graph.point == Point.OPERATION, graph.ref, graph.delay_ns, graph.trace.origin_ns,
@@ -47,35 +44,6 @@ def replay(graph: Graph) -> Replay:
         (time,),
     )  # fmt: skip
     return Replay(graph, time)
-
-
-def sweep_longest(
-    source: Any, target: Any, weight: Any, far: Any, far_ns: Any, beyond: int, never: int, flags: Any, passes: int,
-    duration: Any, is_operation: Any, ref: Any, delay: Any,
-    origin: int, time: Any,
-) -> None:  # fmt: skip
-    """Longest paths from the root over points in topological order. A point without an edge comes at the origin."""
-    edge = 0
-    beside = 0
-    count = len(source)
-    for point in range(len(time)):
-        latest = origin
-        first = edge
-        while edge < count and target[edge] == point:
-            ns = weight[edge]
-            if ns == beyond:
-                while beside < len(far) and far[beside] < edge:
-                    beside += 1
-                ns = far_ns[beside] if beside < len(far) and far[beside] == edge else never
-            at = time[source[edge]] + ns
-            if flags[edge] & passes:
-                at += duration[ref[source[edge]]]
-            if at > latest or edge == first:
-                latest = at
-            edge += 1
-        if edge > first and is_operation[point]:
-            latest += delay[ref[point]]
-        time[point] = latest
 
 
 def wall_ns(done: Replay, window: Window, device: int) -> int:

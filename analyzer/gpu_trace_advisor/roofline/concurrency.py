@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 
 Int64 = NDArray[np.int64]
 
@@ -26,44 +24,6 @@ def shares(start: Int64, end: Int64) -> Int64:
     crowd = np.flatnonzero(~alone)
     if len(crowd):
         part, running = np.zeros(len(crowd), np.int64), np.empty(len(crowd), np.int64)
-        compiled.call(divide, len(crowd), (start[crowd], end[crowd]), (running, part))
+        compiled.call(loops.divide, (start[crowd], end[crowd]), (running, part))
         result[crowd] = part
     return result
-
-
-def divide(start: Any, end: Any, running: Any, part: Any) -> None:
-    """Give each instant to the intervals (sorted by start) that run in it, equally; numba compiles it for large traces.
-
-    `running` has room for all of them.
-    """
-    n = len(start)
-    now = 0
-    i = 0
-    count = 0  # the first so many of `running` run, in order of their start
-    while i < n or count > 0:
-        if count == 0:
-            now = start[i]
-        while i < n and start[i] <= now:
-            running[count] = i
-            count += 1
-            i += 1
-        until = end[running[0]]
-        longest = running[0]
-        for k in range(count):
-            r = running[k]
-            until = min(until, end[r])
-            if end[r] - start[r] > end[longest] - start[longest]:
-                longest = r
-        if i < n:
-            until = min(until, start[i])
-        each = (until - now) // count
-        part[longest] += (until - now) - each * count
-        left = 0
-        for k in range(count):
-            r = running[k]
-            part[r] += each
-            if end[r] > until:
-                running[left] = r
-                left += 1
-        count = left
-        now = until

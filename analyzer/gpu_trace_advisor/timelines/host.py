@@ -13,7 +13,7 @@ import numpy as np
 from gpu_trace_advisor.columns.codes import first_places, present
 from gpu_trace_advisor.columns.compact import constant, where
 from gpu_trace_advisor.columns.intervals import Intervals, ascending, overlaps, remainder, union
-from gpu_trace_advisor.runtime import compiled
+from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
 
@@ -43,6 +43,10 @@ ENCLOSING = HostActivity.COMPILE  # this one and those before it win over what i
 
 def _any(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_LARGE = 500_000
+"""Rows of a trace whose segments are worth giving up."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Host:
 
     def forget(self) -> None:
         """Give up the segments of a large trace, which few look at after its graph is built."""
-        if len(self.trace) >= compiled.LARGE:
+        if len(self.trace) >= _LARGE:
             vars(self).pop("segments", None)
 
 
@@ -337,8 +341,7 @@ def _sweep(trace: Trace, doing: Int8, rows: Index, into: Sequence[Int32] = ()) -
     stacks = [np.empty(n + 1, np.int32) for _ in range(2)]
     kinds, names = trace.kind[rows], trace.name_code[rows]
     count = compiled.call(
-        sweep_nested,
-        n,
+        loops.sweep_nested,
         (
             trace.start_ns[rows], trace.end_ns[rows], doing[rows], kinds == Kind.OPERATOR,
             kinds == Kind.PYTHON, (kinds == Kind.PYTHON) & is_module[names], int(ENCLOSING),
@@ -354,77 +357,3 @@ def _sweep(trace: Trace, doing: Int8, rows: Index, into: Sequence[Int32] = ()) -
     for i, column in enumerate(pieces):  # one at a time, so that the room for what could have been is given back
         pieces[i] = column[:count].copy() if i != 2 else rows[column[:count]]
     return Segments(*pieces)
-
-
-def sweep_nested(
-    start: Any, end: Any, doing: Any, is_operator: Any, is_frame: Any, is_module: Any, enclosing: int,
-    out_start: Any, out_end: Any, out_row: Any, out_doing: Any,
-    parent: Any, operator: Any, frame: Any, module: Any, stack: Any, winner: Any,
-) -> int:  # fmt: skip
-    """Cut a thread's time where the deciding record changes; rows sorted by (start, -end). Returns the number of pieces.
-
-    The deciding record is the one that started last among those running; but a record of a class up to `enclosing` wins
-    over what runs inside it, the smallest class first. Records that end inside each other (clock rounding, two tracers)
-    do no harm: a record leaves the stack when it is over, in whatever order.
-    """
-    n = len(start)
-    # The records that run, and for each of them the deciding enclosing record among it and those below, -1 for none.
-    # Below them all lies a floor, so that the loops need no empty case.
-    stack[0] = winner[0] = -1
-    top = 0
-    count = 0
-    now = 0
-    i = 0
-    while i < n or top > 0:
-        # Until when does the present state hold?
-        until = start[i] if i < n else end[stack[top]]
-        while top > 0 and end[stack[top]] <= now:
-            top -= 1
-        if top == 0:
-            if i >= n:
-                break
-            now = start[i]
-        else:
-            deciding = winner[top]
-            if deciding != -1 and end[deciding] <= now:  # a winner that ended inside its child: look for another one
-                deciding = -1
-                for level in range(1, top + 1):
-                    candidate = stack[level]
-                    if doing[candidate] > enclosing or end[candidate] <= now:
-                        continue
-                    if deciding == -1 or doing[candidate] < doing[deciding]:
-                        deciding = candidate
-                for level in range(1, top + 1):
-                    winner[level] = deciding
-            if i >= n or end[stack[top]] < until:
-                until = end[stack[top]]
-            if deciding != -1 and end[deciding] < until:
-                until = end[deciding]
-            if until > now:
-                decided = deciding if deciding != -1 else stack[top]
-                if count > 0 and out_row[count - 1] == decided and out_end[count - 1] == now:
-                    out_end[count - 1] = until
-                else:
-                    out_start[count] = now
-                    out_end[count] = until
-                    out_row[count] = decided
-                    out_doing[count] = doing[decided]
-                    count += 1
-                now = until
-        while i < n and start[i] <= now:
-            while top > 0 and end[stack[top]] <= start[i]:
-                top -= 1
-            above = stack[top]
-            parent[i] = above
-            operator[i] = i if is_operator[i] else (operator[above] if above != -1 else -1)
-            frame[i] = i if is_frame[i] else (frame[above] if above != -1 else -1)
-            module[i] = i if is_module[i] else (module[above] if above != -1 else -1)
-            best = winner[top]
-            if doing[i] <= enclosing and (best == -1 or doing[i] < doing[best]):
-                best = i
-            if end[i] > start[i]:
-                top += 1
-                stack[top] = i
-                winner[top] = best
-            i += 1
-    return count

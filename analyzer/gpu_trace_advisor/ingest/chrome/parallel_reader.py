@@ -11,7 +11,6 @@ import os
 import queue
 import re
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_trace_advisor.ingest.chrome import scan_layout as scan
+from gpu_trace_advisor.ingest.chrome._scan import ESCAPED, LIST_ENDS, ODD, PADDING, VALUE, Scanner
 from gpu_trace_advisor.ingest.chrome.json_values import CAUSES, SURROGATE, Number, canonical, clean, not_strict
 from gpu_trace_advisor.ingest.chrome.reader import (
     NEXT_EVENT,
@@ -34,21 +33,12 @@ from gpu_trace_advisor.ingest.chrome.reader import (
 )
 from gpu_trace_advisor.ingest.chrome.repair import repair, repair_value
 from gpu_trace_advisor.ingest.chrome.text_file import HeldText, TextFile
-from gpu_trace_advisor.ingest.raw_events import INTEGERS, MISSING, TEXTS, RawEvents
+from gpu_trace_advisor.ingest.raw_events import INTEGERS, TEXTS, RawEvents
 from gpu_trace_advisor.runtime.heap import give_back
-from gpu_trace_advisor.runtime.machine_code import Loop, compile_from_now
-
-_parse_events, _group, _refill, _intern = [
-    Loop(
-        f"gpu_trace_advisor.ingest.chrome.scan:{name}",
-        "gpu_trace_advisor.ingest.raw_events",
-        "gpu_trace_advisor.ingest.chrome.scan_layout",
-        "gpu_trace_advisor.ingest.chrome.scan_vectors",
-    )
-    for name in ("parse_events", "group", "refill", "intern")
-]
 
 CHUNK = 4 << 20
+CUT = -1
+"""How a chunk's parser stops when the text ends in an event; else see `_scan`."""
 _JOINED = 64 << 20
 """Bytes of one event, or of the text before the events, above which the whole file is left to the other parser."""
 _NEXT_EVENT = re.compile(NEXT_EVENT.encode())
@@ -80,99 +70,22 @@ def read_file(
     file: TextFile, progress: Progress | None = None, chunk_size: int = CHUNK, threads: int | None = None
 ) -> RawEvents:
     """`read` of a file that is open."""
-    compile_from_now()
     try:
-        reader = _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4))
-        reader.workers[0].is_ready()  # compiled together, for smaller files to come
-        return reader.read()
-    except (_CannotCope, ImportError):  # numba may be absent, or lag behind a new release of Python
+        return _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4)).read()
+    except _CannotCope:
         return read_all(file.path, progress)
 
 
-def parse_if_kept(text: bytearray, path: Path | str) -> RawEvents | None:
-    """RawEvents of the text of a whole file; None unless the text is without fault and the compiled code ready to run."""
+def parse_whole(text: bytearray, path: Path | str) -> RawEvents | None:
+    """RawEvents of the text of a whole file; None unless the text is without fault."""
     held = HeldText(text, path)
-    reader = _Reader(
-        held, None, min(CHUNK, len(text) + scan.PADDING), max(1, min(os.cpu_count() or 1, len(text) // CHUNK))
-    )
-    if not reader.workers[0].is_ready():
-        return None
+    threads = max(1, min(os.cpu_count() or 1, len(text) // CHUNK))
     with suppress(_CannotCope):
-        return reader.read()
+        return _Reader(held, None, min(CHUNK, len(text) + PADDING), threads).read()
     return None
 
 
-# ---- one thread's strings --------------------------------------------------------------------------------------------
-
-
-class _Pool:
-    """The strings of one thread: their bytes in one heap, found by a hash table."""
-
-    def __init__(self) -> None:
-        self.state = np.zeros(scan.STATE, np.int64)
-        self.heap = np.zeros(1 << 20, np.uint8)
-        self._make(1 << 13)
-
-    def _make(self, size: int) -> None:
-        self.table = np.zeros((size, 4), np.int64)
-        self.slots = np.full(2 * size, -1, np.int32)
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.heap, self.table, self.slots, self.state
-
-    def grow(self) -> None:
-        """Room for twice as many strings and bytes."""
-        count = int(self.state[scan.N_STRINGS])
-        if 2 * count >= len(self.table):
-            before = self.table
-            self._make(2 * len(before))
-            self.table[: len(before)] = before
-            _refill(self.table, count, self.slots)
-        heap = np.zeros(2 * len(self.heap), np.uint8)
-        heap[: len(self.heap)] = self.heap
-        self.heap = heap
-
-    def add(self, text: str) -> int:
-        """The code of a decoded string."""
-        data = text.encode()
-        buffer = np.zeros(len(data) + scan.PADDING, np.uint8)
-        buffer[: len(data)] = np.frombuffer(data, np.uint8)
-        while (code := int(_intern(buffer, 0, len(data), scan.PLAIN, *self.arrays()))) == -2:
-            self.grow()
-        return code
-
-    def strings(self) -> Iterator[tuple[bytes, int]]:
-        """Every string's bytes and kind, by code."""
-        count = int(self.state[scan.N_STRINGS])
-        heap = self.heap.data
-        for start, length, kind in self.table[:count, : scan.HASH].tolist():
-            yield bytes(heap[start : start + length]), kind
-
-
 # ---- one chunk -------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Columns:
-    """Rows as a chunk's parser writes them."""
-
-    rows: int
-    sparse: int
-
-    def __post_init__(self) -> None:
-        self.dense = np.empty((self.rows, scan.DENSE), np.int64)
-        self.integers, self.texts = np.empty((self.sparse, 3), np.int64), np.empty((self.sparse, 3), np.int64)
-        self.last = np.zeros(len(INTEGERS) + len(TEXTS), np.int64)
-
-    def arrays(self) -> tuple[Any, ...]:
-        return self.dense, self.integers, self.texts, self.last
-
-    def grown(self) -> "_Columns":
-        """The same rows with room for twice as many."""
-        new = _Columns(2 * self.rows, 2 * self.sparse)
-        for after, before in zip(new.arrays(), self.arrays(), strict=True):
-            after[: len(before)] = before
-        return new
 
 
 @dataclass
@@ -186,13 +99,11 @@ class _Chunk:
     last: bool = False
     stop: int = 0
     position: int = 0
-    pool: int = 0
+    worker: int = 0
     rows: int = 0
-    phase: Any = None
-    labels: Any = None
-    times: Any = None
-    integers: Any = None
-    texts: Any = None
+    dense: Any = None
+    """See `Scanner.dense` and `Scanner.sparse`; likewise `sparse`."""
+    sparse: Any = None
     damage: list[tuple[str, int, str, int]] = field(default_factory=list)
     """(health code, position in the chunk, cause, how many)."""
 
@@ -202,63 +113,30 @@ class _Worker:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.pool = _Pool()
-        self.columns = _Columns(1 << 12, 1 << 15)
+        self.scanner = Scanner()
         self.events = Events()
-
-    def is_ready(self) -> bool:
-        """Whether the compiled code can run now."""
-        text, columns, pool = np.zeros(0, np.uint8), self.columns.arrays(), self.pool.arrays()
-        counts, rows, _ = _parts(0, 1, np.int64)
-        return (
-            _parse_events.is_ready(text, 0, *columns, *pool)
-            and all(
-                _group.is_ready(self.columns.integers, 0, 0, counts, counts, rows, np.zeros(0, kind))
-                for kind in (np.int64, np.int32)
-            )
-            and _refill.is_ready(self.pool.table, 0, self.pool.slots)
-            and _intern.is_ready(text, 0, 0, scan.PLAIN, *pool)
-        )
 
     def parse(self, chunk: _Chunk) -> _Chunk:
         """Parse the text of a chunk, which begins where an event may begin."""
-        state = self.pool.state
-        state[: scan.N_STRINGS] = 0
-        state[scan.N_REPAIRED] = 0
+        scanner = self.scanner
+        scanner.begin()
         chunk.damage.clear()
-        while True:
-            stop = _parse_events(chunk.buffer, chunk.end, *self.columns.arrays(), *self.pool.arrays())
-            if stop == scan.FULL:
-                self.columns = self.columns.grown()
-            elif stop == scan.POOL_FULL:
-                self.pool.grow()
-            elif stop not in (scan.ODD, scan.CUT):
+        while (stop := scanner.scan(chunk.buffer, chunk.end)) == ODD:
+            if not self._odd(chunk):
+                stop = CUT
                 break
-            elif not self._odd(chunk):
-                stop = scan.CUT
-                break
-        if state[scan.N_REPAIRED]:
-            first = int(state[scan.FIRST_REPAIRED])
-            chunk.damage.append(("repaired-event", first, "number", int(state[scan.N_REPAIRED])))
-        chunk.stop, chunk.position, chunk.pool = stop, int(state[scan.POSITION]), self.number
-        self._keep(chunk)
+        if scanner.repaired:
+            chunk.damage.append(("repaired-event", scanner.first_repaired, "number", scanner.repaired))
+        chunk.stop, chunk.position, chunk.worker, chunk.rows = stop, scanner.position, self.number, scanner.rows
+        chunk.dense, chunk.sparse = scanner.dense(), scanner.sparse()
         return chunk
-
-    def _keep(self, chunk: _Chunk) -> None:
-        state, columns = self.pool.state, self.columns
-        chunk.rows = rows = int(state[scan.ROWS])
-        chunk.phase = columns.dense[:rows, scan.PHASE].astype(np.uint8)
-        chunk.labels = [columns.dense[:rows, scan.LABELS + k].astype(np.int32) for k in range(4)]
-        chunk.times = [columns.dense[:rows, scan.TIMES + k].copy() for k in range(2)]
-        chunk.integers = _grouped(columns.integers, int(state[scan.N_INTEGERS]), 0, len(INTEGERS), np.int64)
-        chunk.texts = _grouped(columns.texts, int(state[scan.N_TEXTS]), len(INTEGERS), len(TEXTS), np.int32)
 
     def _odd(self, chunk: _Chunk) -> bool:
         """Read what the compiled parser could not, with the rules of `chrome`; False when the text ends in it.
 
         Where a quote is missing the compiled parser takes all that follows for text, and says that the event is cut.
         """
-        start = int(self.pool.state[scan.POSITION])
+        start = self.scanner.position
         size = 1 << 12
         while True:
             stop = min(start + size, chunk.end)
@@ -279,44 +157,15 @@ class _Worker:
             chunk.damage.append((code, where, cause, 1))
         if value is not None:
             self._add(value, chunk, start)
-        self.pool.state[scan.POSITION] = position
+        self.scanner.go_on_at(position)
         return True
 
     def _add(self, event: dict[str, Any], chunk: _Chunk, start: int) -> None:
         """Append a row for an event that the slow parser read."""
         dense, integers, texts, strings = self.events.take(event)
-        state = self.pool.state
-        row = int(state[scan.ROWS])
-        slack = scan.SLACK
-        while (
-            row >= self.columns.rows or max(state[scan.N_INTEGERS], state[scan.N_TEXTS]) + slack > self.columns.sparse
-        ):
-            self.columns = self.columns.grown()
         if any(SURROGATE.search(text) for text in strings):
             chunk.damage.append(("repaired-event", start, "unicode", 1))
-        codes = [self.pool.add(clean(text)) for text in strings]
-        codes.append(-1)
-        columns = self.columns
-        columns.dense[row] = [dense[0], *(codes[code] for code in dense[1:5]), *dense[5:7]]
-        for key, value in integers.items():
-            columns.integers[state[scan.N_INTEGERS]] = row, INTEGERS.index(key), value
-            state[scan.N_INTEGERS] += 1
-        for key, code in texts.items():
-            columns.texts[state[scan.N_TEXTS]] = row, len(INTEGERS) + TEXTS.index(key), codes[code]
-            state[scan.N_TEXTS] += 1
-        state[scan.ROWS] = row + 1
-
-
-def _grouped(entries: Any, count: int, first: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
-    """How many of each key, and rows and values sorted by key."""
-    counts, rows, values = _parts(count, n_keys, kind)
-    _group(entries, count, first, counts, np.zeros(n_keys, np.int64), rows, values)
-    return counts, rows, values
-
-
-def _parts(count: int, n_keys: int, kind: Any) -> tuple[Any, Any, Any]:
-    """Room for what `_grouped` returns."""
-    return np.zeros(n_keys, np.int64), np.empty(count, np.int32), np.empty(count, kind)
+        self.scanner.add(dense, integers, texts, [clean(text) for text in strings])
 
 
 class _EventWalker(Walker):
@@ -418,7 +267,7 @@ class _Source:
 
     def chunk(self, buffer: Any) -> "_Chunk | None":
         """Fill a buffer, up to where an event seems to begin; None at the end of the text."""
-        room = len(buffer) - scan.PADDING
+        room = len(buffer) - PADDING
         view = memoryview(buffer)[:room]
         filled = self._fill(view)
         if not filled:
@@ -426,7 +275,7 @@ class _Source:
         ahead = bytes(self._held) or bytes(self.take(1))
         end = _cut(view) if ahead else filled
         self._held = memoryview(bytes(view[end:filled]) + ahead)
-        buffer[end : end + scan.PADDING] = 0
+        buffer[end : end + PADDING] = 0
         chunk = _Chunk(buffer, end, self._base, last=not ahead)
         self._base += end
         return chunk
@@ -524,7 +373,7 @@ class _Reader:
                     future.cancel()
 
     def _buffer(self) -> Any:
-        return self.free.pop() if self.free else np.zeros(self.chunk_size + scan.PADDING, np.uint8)
+        return self.free.pop() if self.free else np.zeros(self.chunk_size + PADDING, np.uint8)
 
     def _parse(self, chunk: _Chunk) -> _Chunk:
         worker = self.idle.get()
@@ -543,22 +392,22 @@ class _Reader:
                 chunk = self._parse(self._joined(chunk))
                 self.rest = b""
             self._keep(chunk)
-            if chunk.stop == scan.LIST_ENDS:
+            if chunk.stop == LIST_ENDS:
                 self.ended = True
                 self.after += bytes(chunk.buffer[chunk.position : chunk.end])
-            elif chunk.stop == scan.CUT:
+            elif chunk.stop == CUT:
                 self.rest = bytes(chunk.buffer[chunk.position : chunk.end])
                 self.rest_base = chunk.base + chunk.position
                 if len(self.rest) > _JOINED:
                     raise _CannotCope
         chunk.buffer = None
-        if len(buffer) == self.chunk_size + scan.PADDING:
+        if len(buffer) == self.chunk_size + PADDING:
             self.free.append(buffer)
 
     def _joined(self, chunk: _Chunk) -> _Chunk:
         """The rest of the text before a chunk together with the chunk's."""
         end = len(self.rest) + chunk.end
-        buffer = np.zeros(end + scan.PADDING, np.uint8)
+        buffer = np.zeros(end + PADDING, np.uint8)
         buffer[: len(self.rest)] = np.frombuffer(self.rest, np.uint8)
         buffer[len(self.rest) : end] = chunk.buffer[: chunk.end]
         return _Chunk(buffer, end, chunk.base - len(self.rest), chunk.last)
@@ -577,22 +426,22 @@ class _Reader:
     def _columns(self) -> RawEvents:
         strings, code_of, bad = self._merge_pools()
         total = sum(chunk.rows for chunk in self.chunks)
-        phase = np.empty(total, np.uint8)
-        labels = [np.empty(total, np.int32) for _ in range(4)]
-        times = [np.empty(total, np.int64) for _ in range(2)]
+        phase: Any = np.empty(total, np.uint8)
+        labels: list[Any] = [np.empty(total, np.int32) for _ in range(4)]
+        times: list[Any] = [np.empty(total, np.int64) for _ in range(2)]
         bases, row = [], 0
         for chunk in self.chunks:
             rows = slice(row, row + chunk.rows)
-            phase[rows] = chunk.phase
-            for k, column in enumerate(labels):
-                column[rows] = code_of[chunk.pool][chunk.labels[k]]
-            for k, instants in enumerate(times):
-                instants[rows] = chunk.times[k]
-            chunk.phase = chunk.labels = chunk.times = None
+            phase[rows], chunk.dense[0] = np.frombuffer(chunk.dense[0], np.uint8), None
+            for k, column in enumerate(labels, 1):
+                column[rows] = code_of[chunk.worker][np.frombuffer(chunk.dense[k], np.int32)]
+            for k, column in enumerate(times, 5):
+                column[rows] = np.frombuffer(chunk.dense[k], np.int64)
+            chunk.dense = None
             bases.append(row)
             row += chunk.rows
-        integers = self._sparse("integers", bases, INTEGERS, MISSING, None)
-        texts = self._sparse("texts", bases, TEXTS, -1, code_of)
+        integers = {name: found for name in INTEGERS if (found := self._sparse(name, bases, None))}
+        texts = {name: found for name in TEXTS if (found := self._sparse(name, bases, code_of))}
         self.chunks.clear()
         raw = RawEvents(
             phase, labels[0], labels[1], labels[2], labels[3], times[0], times[1], integers, texts, strings, {}
@@ -601,34 +450,21 @@ class _Reader:
             note_bad_text(raw, bad)
         return raw
 
-    def _sparse(
-        self, kind: str, bases: list[int], names: tuple[str, ...], missing: int, code_of: list[Any] | None
-    ) -> dict[str, tuple[Any, Any]]:
-        """The columns of arguments, each taken from the chunks one after the other."""
-        columns = {}
-        parts = [getattr(chunk, kind) for chunk in self.chunks]
-        starts = [np.concatenate(([0], np.cumsum(part[0]))).tolist() for part in parts]
-        for key, name in enumerate(names):
-            total = sum(start[key + 1] - start[key] for start in starts)
-            if not total:
-                continue
-            rows: Any = np.empty(total, np.int64)
-            values: Any = np.empty(total, np.int64 if code_of is None else np.int32)
-            at = 0
-            for chunk, part, start, base in zip(self.chunks, parts, starts, bases, strict=True):
-                here = slice(start[key], start[key + 1])
-                there = slice(at, at + start[key + 1] - start[key])
-                np.add(part[1][here], base, out=rows[there])
-                values[there] = part[2][here] if code_of is None else code_of[chunk.pool][part[2][here]]
+    def _sparse(self, name: str, bases: list[int], code_of: list[Any] | None) -> tuple[Any, Any] | None:
+        """Rows and values of an argument, taken from the chunks one after the other; None where it does not occur."""
+        kind = np.int64 if code_of is None else np.int32
+        total = sum(len(chunk.sparse[name][0]) // 4 for chunk in self.chunks if name in chunk.sparse)
+        rows: Any = np.empty(total, np.int64)
+        values: Any = np.empty(total, kind)
+        at = 0
+        for chunk, base in zip(self.chunks, bases, strict=True):
+            if found := chunk.sparse.pop(name, None):
+                mine = np.frombuffer(found[1], kind)
+                there = slice(at, at + len(mine))
+                np.add(np.frombuffer(found[0], np.int32), base, out=rows[there])
+                values[there] = mine if code_of is None else code_of[chunk.worker][mine]
                 at = there.stop
-            keep = values != missing
-            if not keep.all():
-                rows, values = rows[keep], values[keep]
-            if len(rows):
-                columns[name] = rows, values
-        for chunk in self.chunks:
-            setattr(chunk, kind, None)
-        return columns
+        return (rows, values) if total else None
 
     def _merge_pools(self) -> tuple[list[str], list[Any], set[int]]:
         """The strings of all threads, each thread's codes among them, and the codes of those that were damaged."""
@@ -636,9 +472,9 @@ class _Reader:
         bad: set[int] = set()
         code_of = []
         for worker in self.workers:
-            mine: Any = np.empty(int(worker.pool.state[scan.N_STRINGS]) + 1, np.int32)
+            mine: Any = np.empty(worker.scanner.n_strings + 1, np.int32)
             mine[-1] = -1  # so that no string stays none
-            for number, (data, kind) in enumerate(worker.pool.strings()):
+            for number, (data, kind) in enumerate(worker.scanner.all_strings()):
                 text, damaged = _decoded(data, kind)
                 mine[number] = code = codes.setdefault(text, len(codes))
                 if damaged:
@@ -688,13 +524,13 @@ _INTEGER_LISTS = re.compile(rb"(?:\[(?=[\[\]0-9-])|\](?=,|\]|\Z)|-?(?:0|[1-9][0-
 
 def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
     """A string of a pool as text, and whether it was damaged."""
-    if kind == scan.VALUE and _INTEGER_LISTS.fullmatch(data):
+    if kind == VALUE and _INTEGER_LISTS.fullmatch(data):
         return data.decode(), False
     text = data.decode("utf-8", "surrogateescape")
     damaged = False
-    if kind == scan.ESCAPED:
+    if kind == ESCAPED:
         text = json.loads(f'"{text}"', strict=False)
-    elif kind == scan.VALUE:
+    elif kind == VALUE:
         try:
             text = canonical(json.loads(text, strict=False, parse_float=Number, parse_constant=not_strict))
         except (ValueError, RecursionError):

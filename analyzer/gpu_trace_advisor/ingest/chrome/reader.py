@@ -32,19 +32,14 @@ from gpu_trace_advisor.ingest.chrome.json_values import (
 from gpu_trace_advisor.ingest.chrome.repair import repair
 from gpu_trace_advisor.ingest.chrome.text_file import TextFile
 from gpu_trace_advisor.ingest.raw_events import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
-from gpu_trace_advisor.runtime import machine_code
 
 Progress = Callable[[int, int], None]
 """Called with (bytes of the file done, bytes of the file)."""
 
 LARGE = 40 << 20
-"""Bytes of text from which on the compiled parser is worth compiling."""
+"""Bytes of text from which on it is not held in memory as a whole."""
 PACKED = 8
 """Text is about so many times longer than its gzip data, or more; twice that is usual."""
-WORTH_LOADING = 4 << 20
-"""Bytes of text from which on it pays for its start, when it is compiled already."""
-WORTH_CALLING = 1 << 18
-"""Bytes of text from which on it is faster once it has started."""
 
 
 def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents:
@@ -59,18 +54,32 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
                 return _parse_fast(text, path, file.damage) or parse(text, path, file.damage)
             file.put_back(text)
             del text
-        from gpu_trace_advisor.ingest.chrome import parallel_reader as chrome_fast
+        if parallel_reader := _compiled():
+            found: RawEvents = parallel_reader.read_file(file, progress)
+            return found
+    from logging import getLogger
 
-        return chrome_fast.read_file(file, progress)
+    getLogger("gpu_trace_advisor").warning(_SLOW, path)
+    return read_all(path, progress)
+
+
+_SLOW = "%s: read without the compiled parser, which takes a tenth of the time; install a C compiler, then gpu-trace-advisor anew"
 
 
 def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | None:
-    """RawEvents of a text that is whole and without fault, by the compiled parser where that pays and is there."""
-    if damage or len(text) < (WORTH_CALLING if machine_code.in_use() else WORTH_LOADING):
-        return None
-    from gpu_trace_advisor.ingest.chrome import parallel_reader as chrome_fast
+    """RawEvents of a text that is whole and without fault, where the compiled parser is there."""
+    parallel_reader = None if damage else _compiled()
+    found: RawEvents | None = parallel_reader.parse_whole(text, path) if parallel_reader else None
+    return found
 
-    return chrome_fast.parse_if_kept(text, path)
+
+def _compiled() -> Any:
+    """`parallel_reader`; None where the package was built without a C compiler."""
+    try:
+        from gpu_trace_advisor.ingest.chrome import parallel_reader
+    except ImportError:
+        return None
+    return parallel_reader
 
 
 def read_all(path: Path | str, progress: Progress | None = None) -> RawEvents:

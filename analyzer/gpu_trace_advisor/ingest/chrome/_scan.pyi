@@ -1,0 +1,23 @@
+from typing import Any
+
+PADDING: int
+DONE: int
+LIST_ENDS: int
+ODD: int
+PLAIN: int
+ESCAPED: int
+VALUE: int
+
+class Scanner:
+    position: int
+    rows: int
+    repaired: int
+    first_repaired: int
+    n_strings: int
+    def begin(self) -> None: ...
+    def scan(self, text: Any, end: int) -> int: ...
+    def add(self, dense: list[int], integers: dict[str, int], texts: dict[str, int], strings: list[str]) -> None: ...
+    def go_on_at(self, position: int) -> None: ...
+    def dense(self) -> list[bytes]: ...
+    def sparse(self) -> dict[str, tuple[bytes, bytes]]: ...
+    def all_strings(self) -> list[tuple[bytes, int]]: ...
