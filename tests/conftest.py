@@ -28,7 +28,7 @@ def pytest_configure() -> None:
         from tests.plain_loops import plain_loops
 
         sys.modules["gpu_trace_advisor.ingest.chrome._scan"] = None  # type: ignore[assignment]
-        runtime.loops = sys.modules["gpu_trace_advisor.runtime.loops"] = plain_loops()  # type: ignore[attr-defined]
+        runtime.loops = sys.modules["gpu_trace_advisor.runtime.loops"] = plain_loops()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

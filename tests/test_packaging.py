@@ -23,7 +23,7 @@ NEVER_REQUIRED = {"torch", "holistictraceanalysis", "playwright", "selenium"}
 LINKED = ("rules", "templates")
 """Folders at the top that the package holds by a link."""
 
-SHIPPED = {".py", ".typed", ".json", ".toml", ".yaml", ".html", ".css", ".js"}
+SHIPPED = {".py", ".pyi", ".typed", ".json", ".toml", ".yaml", ".html", ".css", ".js"}
 
 
 @pytest.fixture(scope="module")
