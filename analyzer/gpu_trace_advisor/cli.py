@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpu_trace_advisor.parallel.advise import RunResult
 
 FAULT = 3  # never 1: that is "regressed"
+LONGEST_LINE = 2000  # of what is said on standard error
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 DESCRIPTION = """\
 Say where the wall time of a GPU program went, from a torch.profiler or Nsight Systems recording. Every nanosecond gets
@@ -180,7 +181,9 @@ def say(message: str) -> None:
     """One line on standard error."""
     from gpu_trace_advisor.report.text.terminal import encodable
 
-    sys.stderr.write(encodable(printable(f"advise: {clean(message)}\n"), sys.stderr.encoding))
+    line = clean(message)
+    line = line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
+    sys.stderr.write(encodable(printable(f"advise: {line}\n"), sys.stderr.encoding))
 
 
 def fault(error: Exception) -> str:

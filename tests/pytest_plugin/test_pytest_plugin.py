@@ -297,8 +297,8 @@ def test_parametrised_tests_have_a_baseline_each_and_results_come_back_from_work
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*::test_it?la/rge? * kernels * 49 per step * ≤ 49"])
     assert sorted(path.name for path in (suite.path / "efficiency").iterdir()) == [
-        "decode-la-rge.json",
-        "decode-small.json",
+        "decode@la-rge-0a778a81.json",
+        "decode@small.json",
     ]
 
 
@@ -395,3 +395,41 @@ def test_the_installed_plugin_checks_files_without_torch(
     done = subprocess.run([sys.executable, "-c", code], cwd=suite.path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "kernels per step 49, limit ≤ 48" in done.stdout
+
+
+def test_each_test_has_its_own_baseline(suite: pytest.Pytester) -> None:
+    """Whatever stands in its name, and however long that is."""
+    names = ["a/b", "a-b", "..", "x" * 300, "x" * 299 + "y", "\\x1b[31m"]
+    suite.makepyfile(
+        f"""
+        import pytest
+
+        @pytest.mark.parametrize("name", {names!r}, ids=range({len(names)}))
+        def test_it(efficiency, name):
+            efficiency.check("run.json.gz", against=name)
+
+        @pytest.mark.parametrize("case", ["b", "c/d"])
+        def test_case(efficiency, case):
+            efficiency.check("run.json.gz", against="a")
+        """
+    )
+    suite.runpytest("--efficiency-update", "--efficiency-html", "pages").assert_outcomes(passed=len(names) + 2)
+    assert [set(runs(path).values()) for path in (suite.path / "efficiency").iterdir()] == [{1}] * (len(names) + 2)
+    assert len(list((suite.path / "pages").iterdir())) == len(names) + 2
+
+
+def test_workers_add_to_one_baseline_and_none_is_lost(suite: pytest.Pytester) -> None:
+    for n in range(4):
+        generated(suite.path / f"{n}.json.gz", n + 1, loader=False)
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("n", range(4))
+        def test_it(efficiency, n, request):
+            del request.node.callspec
+            efficiency.check(f"{n}.json.gz", against="one")
+        """
+    )
+    suite.runpytest_subprocess("--efficiency-update", "-n", "4", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+    assert list(runs(suite.path / "efficiency" / "one.json").values()) == [4]

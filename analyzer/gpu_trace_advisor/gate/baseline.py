@@ -8,20 +8,24 @@ A run is what `gpu_trace_advisor.gate.run_record.Run.to_json` gives: reviewed as
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import field
 from pathlib import Path
 
+from gpu_trace_advisor.advice import model
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.comparability import distinct
 from gpu_trace_advisor.gate.run_record import Run, run_of
+from gpu_trace_advisor.gate.saved import first_violation, load_json
 from gpu_trace_advisor.ingest import find_traces, read
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.files import write_whole
+from gpu_trace_advisor.sanitize import json_text
 
 SCHEMA = 1
+ADVICE_SCHEMA = Path(model.__file__).with_name("advice.schema.json")
 RUNS_KEPT = 5  # for each hardware: enough to see how much runs differ
 ANEW = "delete it and write it anew with pytest --efficiency-update"
 SAVED = re.compile(rb'\s*\{\s*"(?P<kind>schema|baseline)"\s*:')
@@ -45,12 +49,13 @@ class Baseline:
             "baseline": SCHEMA,
             "hardware": {name: [run.to_json() for run in runs] for name, runs in sorted(self.hardware.items())},
         }
-        text = json.dumps(plain, indent=1, ensure_ascii=False)
+        text = json_text(plain)
         flat = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")  # workers may write at the same time
-        beside.write_text(flat + "\n", encoding="utf-8")
-        beside.replace(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadUsage(f"{path.parent}: cannot be made: {error.strerror or error}") from None
+        write_whole(path, flat + "\n")
 
     @classmethod
     def load(cls, path: Path) -> Baseline:
@@ -59,7 +64,7 @@ class Baseline:
         Raises:
             BadUsage: the file cannot be read or is no baseline.
         """
-        return cls.of(_json(path), str(path))
+        return cls.of(load_json(path), str(path))
 
     @classmethod
     def of(cls, plain: object, source: str) -> Baseline:
@@ -94,9 +99,12 @@ def load_runs(path: Path, request: Request) -> list[Run]:
     if kind == "baseline":
         return [run for runs in Baseline.load(path).hardware.values() for run in runs]
     if kind == "schema":
-        plain = _json(path)
+        plain = load_json(path)
         if not isinstance(plain, dict) or plain.get("schema") != 1:
             raise BadUsage(f"{path}: an advice of another version; this one reads schema 1")
+        schema = json.loads(ADVICE_SCHEMA.read_text(encoding="utf-8"))
+        if wrong := first_violation(plain, schema):
+            raise BadUsage(f"{path}: not an advice in JSON: {wrong}")
         return [run_of(plain, str(path))]
     traces = [read(file) for file in find_traces(path)]
     return [run_of(advise_traces(traces, request).to_json())]
@@ -116,13 +124,3 @@ def _saved(path: Path) -> str | None:
     except OSError:  # whoever reads it as a trace says so
         return None
     return match["kind"].decode() if match else None
-
-
-def _json(path: Path) -> object:
-    try:
-        plain: object = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadUsage(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise BadUsage(f"{path}: not JSON: {error}") from None
-    return plain

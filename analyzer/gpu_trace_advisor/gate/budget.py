@@ -17,6 +17,7 @@ exposed-communication = "5%"
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.metrics import GETTERS, RESTS_ON_KERNELS, Getter, by_path, paths, steps_of
 from gpu_trace_advisor.quantity import SHARE, Quantity, parse, shown
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.files import read_small
 
 OK, BROKEN, UNKNOWN = "ok", "broken", "unknown"
 LEVELS = ("error", "warn", "off")
@@ -129,11 +131,10 @@ def load(path: Path) -> Budget:
         BadUsage: it cannot be read, or limits what there is not; near names are given.
     """
     try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadUsage(f"{path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadUsage(f"{path}: not TOML: {error}") from None
+        plain = tomllib.loads(read_small(path))
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else error
+        raise BadUsage(f"{path}: not TOML: {why}") from None
     return budget(plain, str(path))
 
 
@@ -150,8 +151,8 @@ def budget(plain: Mapping[str, Any], source: str) -> Budget:
     limits = _table(plain.get("limits", {}), f"{source}: [limits]", settings)
     for scope in ("device", "rank"):
         for number, inner in _mapping(plain.get(scope, {}), f"{source}: [{scope}]").items():
-            if not str(number).isdigit():
-                raise BadUsage(f"{source}: [{scope}.{number}]: expected a number, such as [{scope}.0]")
+            if not re.fullmatch("[0-9]{1,9}", str(number)):
+                raise BadUsage(f"{source}: [{scope}.{str(number)[:40]}]: expected a number, such as [{scope}.0]")
             limits += _table(inner, f"{source}: [{scope}.{number}]", settings, **{scope: int(number)})
     if not limits:
         raise BadUsage(f'{source}: no limits in it; write them below [limits], such as idle = "10%"')

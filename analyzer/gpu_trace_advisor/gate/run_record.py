@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.gate.saved import decoded
 from gpu_trace_advisor.runtime.classes import dataclass
 
 MATRIX_CLASSES = ("gemm", "attention", "convolution")
@@ -93,31 +94,17 @@ class Run:
         return plain
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any], source: str) -> Run:
+    def from_json(cls, plain: object, source: str) -> Run:
         """Read back what `to_json` wrote.
 
         Raises:
             BadUsage: it is not that.
         """
-        try:
-            lanes = tuple(
-                Lane(
-                    **{
-                        **lane,
-                        "periods_ns": tuple(lane["periods_ns"]),
-                        "gpu_ns": tuple(lane["gpu_ns"]),
-                        "kernels": {name: (int(calls), int(ns)) for name, (calls, ns) in lane["kernels"].items()},
-                        "identity": tuple(lane["identity"]),
-                    }
-                )
-                for lane in plain["lanes"]
-            )
-            return cls(
-                plain["name"], lanes, tuple(plain["options"]), dict(plain["health"]), plain.get("world"),
-                tuple(plain.get("producers", ())),
-            )  # fmt: skip
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadUsage(f"{source}: not a run of a baseline ({type(error).__name__}: {error})") from None
+        run = decoded(plain, cls, f"{source}: not a run of a baseline")
+        for lane in run.lanes:
+            if min(lane.steps, lane.wall_ns, *lane.periods_ns, *lane.gpu_ns, *lane.counts.values()) < 0:
+                raise BadUsage(f"{source}: not a run of a baseline: {lane.key}: a length or number below zero")
+        return run
 
 
 HOST = "host"

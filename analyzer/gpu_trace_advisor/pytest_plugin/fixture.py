@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,10 +25,13 @@ from gpu_trace_advisor.gate.run_record import Run, run_of
 from gpu_trace_advisor.ingest import find_traces, read
 from gpu_trace_advisor.quantity import shown
 from gpu_trace_advisor.record import Recording, Settings, import_torch
+from gpu_trace_advisor.runtime.files import locked, write_whole
+from gpu_trace_advisor.sanitize import clean, printable
 from gpu_trace_advisor.trace.model import Trace
 from gpu_trace_advisor.units import percent
 
 NOT_LIMITS = ("against", "unknown", "aggregate", "level")
+LONGEST = 100  # of a text in a file's name
 SAFE = re.compile(r"[^\w.=-]+")
 
 
@@ -114,7 +118,7 @@ class Efficiency:
         for found in checks:
             self._property(found.name, _value(found))
         failed = [found.line() for found in checks if found.fails] + told
-        self.item.add_report_section("call", "efficiency", "\n".join(found.line() for found in checks))
+        self.item.add_report_section("call", "efficiency", printable("\n".join(clean(c.line()) for c in checks)))
         if failed:
             _fail("\n".join(failed))
         return advice
@@ -180,7 +184,16 @@ class Efficiency:
         return failed
 
     def _write(self, path: Path, run: Run) -> str:
-        """Add the run to those that it does not differ from; else it is the first of new ones."""
+        """Add the run to those that it does not differ from; else it is the first of new ones.
+
+        Workers of one suite may add to one baseline: one after the other, so that none is lost.
+        """
+        with suppress(OSError):  # whoever writes there says so
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):
+            return self._add(path, run)
+
+    def _add(self, path: Path, run: Run) -> str:
         baseline = Baseline.load(path) if path.is_file() else Baseline()
         known = baseline.hardware.get(run.hardware, ())
         if known:
@@ -195,28 +208,28 @@ class Efficiency:
     def _baseline_path(self, name: str) -> Path:
         """Each case of a parametrised test has its own."""
         case = getattr(self.item, "callspec", None)
-        return self.baselines / f"{SAFE.sub('-', f'{name}-{case.id}' if case else name)}.json"
+        return self.baselines / f"{'@'.join(map(file_name, (name, case.id) if case else (name,)))}.json"
 
     def _report(self, advice: Advice, views: Sequence[DeviceWindow], traces: Sequence[Trace]) -> None:
         """A page for the test where one is asked for; plain text where what draws pages is not installed."""
         if self.reports is None:
             return
         self.reports.mkdir(parents=True, exist_ok=True)
-        name = self.reports / SAFE.sub("-", self.item.nodeid)
+        name = self.reports / file_name(self.item.nodeid)
         try:
             from gpu_trace_advisor.report.html.page import render as page
         except ImportError:
             from gpu_trace_advisor.report.text.page import render
 
-            name.with_name(f"{name.name}.txt").write_text(render(advice, color=False, width=120), encoding="utf-8")
+            write_whole(name.with_name(f"{name.name}.txt"), render(advice, color=False, width=120))
         else:
-            name.with_name(f"{name.name}.html").write_text(page(advice, draw(advice, views, traces)), encoding="utf-8")
+            write_whole(name.with_name(f"{name.name}.html"), page(advice, draw(advice, views, traces)))
 
     def _property(self, name: str, value: str) -> None:
         self.item.user_properties.append((f"{self.prefix}{name}", value))
 
     def _note(self, text: str) -> None:
-        self._property("note", text.replace("; ", ", "))
+        self._property("note", clean(text).replace("; ", ", "))
 
 
 def _value(found: Check) -> str:
@@ -229,4 +242,10 @@ def _value(found: Check) -> str:
 
 def _fail(text: str) -> NoReturn:
     """Fail the test with a message alone."""
-    raise pytest.fail.Exception(f"efficiency: {text}", pytrace=False) from None
+    raise pytest.fail.Exception(printable(f"efficiency: {text}"), pytrace=False) from None
+
+
+def file_name(text: str) -> str:
+    """A text as part of a file's name that no other text gives: what had to be changed or cut is told apart by its hash."""
+    safe = SAFE.sub("-", text)[:LONGEST]
+    return safe if safe == text else f"{safe}-{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:8]}"

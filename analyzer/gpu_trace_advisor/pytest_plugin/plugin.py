@@ -82,11 +82,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 rows += [(report.nodeid, key[len(PREFIX) :], *f"{value}; ; ".split("; ")[:3]) for key, value in named]
     if not rows:
         return
+    from gpu_trace_advisor.sanitize import clean, printable
+
+    rows = [tuple(map(clean, row)) for row in rows]
     terminalreporter.section("efficiency")
     notes = [row for row in rows if row[1] == "note"]
     table = [("test", "what", "found", "limit", ""), *(row for row in rows if row[1] != "note")]
     sizes = [max(len(row[i]) for row in table) for i in range(5)]
     for row in table if len(table) > 1 else ():
-        terminalreporter.write_line("  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip())
+        line = "  ".join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True)).rstrip()
+        terminalreporter.write_line(printable(line))
     for nodeid, _, note, *_ in notes:
-        terminalreporter.write_line(f"{nodeid}: {note}")
+        terminalreporter.write_line(printable(f"{nodeid}: {note}"))
