@@ -5,6 +5,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import allocation_calls, memory_use
 from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -163,7 +164,7 @@ def activation_checkpointing(view: DeviceWindow) -> Iterator[Claim]:
         yield Claim(
             message=f"{percent(used)} of the memory is in use at the peak, and the allocator frees and allocates in the loop "
             f"({calls} calls).",
-            ns=view.causes.get("allocator", 0),
+            named=wall_time.of_causes(view, "allocator"),
             how="Would checkpointing some layers make room? It costs about "
             f"{percent(value('tvi-checkpoint-cost', 'extra_flop'))} more arithmetic where all layers do it; a smaller "
             "batch is the other way.",

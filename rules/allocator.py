@@ -84,7 +84,7 @@ def allocator(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for {evidence[0].what} and the like, "
         f"{times(sum(item.count for item in evidence))}.",
-        ns=lost,
+        named={"allocator": lost},
         how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it."
         if is_pytorch(view.trace)
         else "Allocate once before the loop, or with cudaMallocAsync from a pool that keeps its memory.",

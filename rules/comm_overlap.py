@@ -114,7 +114,7 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{len(mine):,} collectives run for {duration(whole)}, of which {duration(lost)} "
         f"({share(lost, window.wall_ns)} of the wall) nothing hides; {percent(low)} to {percent(high)} is usual in "
         "training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
-        ns=moving,
+        named={"exposed-communication": moving},
         how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
         "async_op=True and a late wait.",
         fix=FIXES["communication-overlap"],
@@ -140,7 +140,7 @@ def _question(lost: int, longest: Evidence) -> Claim:
         title="Moving bytes, or waiting for another rank?",
         message=f"Is it the network, or does another rank come late? A collective's {duration(lost)} hold the wait for "
         "the slowest rank, and one rank's trace cannot tell the two apart.",
-        ns=lost,
+        named={"exposed-communication": lost},
         how="Record all ranks of the same step and give them together: advise FOLDER.",
         evidence=(longest,),
         formula="a rank's collective = its transfer + the wait until the last rank has begun it",
@@ -160,7 +160,7 @@ def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
         return Claim(
             title="Waiting for other ranks",
             message=f"{split} No rank keeps the others waiting much longer than they keep it: they take turns.",
-            ns=row.waiting_ns,
+            named={"exposed-communication": row.waiting_ns},
             how="Even out what varies from step to step: sizes of batches, input, garbage collection.",
             evidence=(longest,),
             formula=formula,
@@ -173,7 +173,7 @@ def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
         title="The other ranks wait for this one" if itself else "Waiting for a rank that comes late",
         message=f"{split} {who.capitalize()} {'comes' if one else 'come'} last to {found.times:,} of {found.of:,} collectives, "
         f"which begin {duration(found.cost_ns)} later for {'it' if one else 'them'}{longer}.",
-        ns=max(row.waiting_ns, found.cost_ns if itself else 0),
+        named={"exposed-communication": max(row.waiting_ns, found.cost_ns if itself else 0)},
         how=f"Look at what {who} {'does' if one else 'do'} before the collectives (--rank {found.ranks[0]}): the findings "
         "there are those that shorten the whole job.",
         evidence=(longest,),

@@ -127,7 +127,7 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
             if weights
             else "."
         ),
-        ns=exposed,
+        named={"exposed-copy": exposed},
         how="Keep the weights on the device (stop CPU offload, offload fewer layers), or fetch the next layer on a second stream "
         "while this one computes. The memory is pinned already."
         if weights

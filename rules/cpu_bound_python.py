@@ -101,7 +101,7 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do because "
         f"Python runs, most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
-        ns=lost,
+        named={"python": lost},
         how="Vectorise or move out of the step what the lines named here do, then compile or capture the rest.",
         fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,
                      assumes=(f"pessimistic: {percent(STAYS)} of Python's time stays",)),

@@ -1,15 +1,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import in_graph_replay
 from gpu_trace_advisor.attribution.causes import IDLE
-from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.columns.intervals import Intervals, ascending
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import regions
 from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
+from gpu_trace_advisor.rulekit.repeats import repeats
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Kind
 from gpu_trace_advisor.trace.software import is_pytorch
@@ -20,6 +23,8 @@ BUSY = 0.95  # busy above this share: what is left between kernels is no graph's
 REPLAYED = 0.5  # share of operations that graphs replay already
 CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the odd branch stay outside the graph
 INFLATED = 0.30  # of the wall to launching: from here the cost of recording stacks may be what is seen
+LAUNCHING = ("framework", "python", "launch-call", "launch-latency", "queued-gap")
+LAUNCH_SCALE_NS = 1_000_000  # a longer gap is not the launching of one operation: something else ran
 ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
 
 IN_PYTORCH = (
@@ -132,11 +137,12 @@ def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:
     step, or synchronisations between the launches leave nothing to capture.
     """
     wall = view.window.wall_ns
-    launching = ["framework", "python", "launch-call", "launch-latency", "queued-gap"]
-    recorded = bool((view.trace.kind == Kind.OPERATOR).any())
-    if not recorded:  # without operators the work between two launches has no name
-        launching.append("host-unknown")
-    lost = sum(view.causes.get(cause, 0) for cause in launching)
+    found = repeats(view)
+    spans = (
+        found.spans if len(found) else Intervals(*(np.array([t]) for t in (view.window.start_ns, view.window.end_ns)))
+    )
+    named = wall_time.of_idle(view, spans, LAUNCHING, LAUNCH_SCALE_NS)
+    lost = sum(named.values())
     idle = sum(ns for cause, ns in view.causes.items() if cause in IDLE)
     if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(view) > REPLAYED:
         return
@@ -152,14 +158,17 @@ def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for the host to launch: {calls:,} launches"
         + (f", {calls / steps:,.0f} in each of {steps} {unit}, the same ones every time." if steps > 1 else ", recorded once."),
-        ns=lost,
+        named=named,
         how=_how(view, forbids),
         fix=replace(FIXES["cuda-graphs"], low_share=CAPTURED),
-        evidence=(of_rows(view, rows, "launch calls"), *of_causes(view, *launching), *forbids),
-        formula=f"host work between the first and the last launch of a region goes away; between its operations at most "
-        f"{value('tvi-launch-graph', 't') * 1e6:g} µs stay",
+        evidence=(of_rows(view, rows, "launch calls"), *of_causes(view, *LAUNCHING), *forbids),
+        formula=f"gaps of up to {duration(LAUNCH_SCALE_NS)} between the first and the last launch of a region go away, at most "
+        f"{duration(found.idle_ns)} a repeat (the median from GPU end to GPU end, less its GPU work); between its operations "
+        f"at most {value('tvi-launch-graph', 't') * 1e6:g} µs stay",
+        at_most_ns=found.idle_ns * len(found),
         generic=True,
-        doubts=tuple(_doubts(view, recorded, lost)),
+        unpriced="" if len(found) else "nothing repeats in the window, and a graph gives nothing to what runs once",
+        doubts=tuple(_doubts(view, lost)),
     )  # fmt: skip
 
 
@@ -194,10 +203,10 @@ def _forbids(view: DeviceWindow) -> Iterator[Evidence]:
             yield of_rows(view, rows, f"{len(rows):,} {what} ({trace.label(int(rows[0]))})")
 
 
-def _doubts(view: DeviceWindow, recorded: bool, lost: int) -> Iterator[str]:
+def _doubts(view: DeviceWindow, lost: int) -> Iterator[str]:
     if view.trace.has_frames and lost > INFLATED * view.window.wall_ns:
         yield "recorded with Python stacks, which slow the host down: the true share is smaller"
-    if not recorded:
-        yield "no operators were recorded, so what the host did between launches is a guess"
+    if not view.operators_recorded:
+        yield "no operators of the launching threads were recorded, so what the host did between launches is not known"
     if view.attribution.queued_gap_ns == 0:
         yield "this recorder counts launch costs into the kernels (gaps of queued kernels are exactly 0)"

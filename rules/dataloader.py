@@ -97,7 +97,7 @@ def dataloader(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"The GPU is idle for {share(lost, wall)} of the wall ({duration(lost)}) while the data loader prepares "
         f"batches, {times(evidence[0].count)}.",
-        ns=lost,
+        named={"dataloader": lost},
         how=_how(evidence[0].what),
         fix=FIXES["dataloader"],
         wait=True,

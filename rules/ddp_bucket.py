@@ -106,7 +106,7 @@ def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{len(small) / steps:,.0f} of {int(reduces.sum()) / steps:,.0f} all-reduces a step last under "
         f"{SHORT_NS / 1e3:.0f} µs, {duration(ns)} in all; {duration(exposed)} "
         f"({share(exposed, view.window.wall_ns)} of the wall) of communication is not hidden.",
-        ns=min(ns, exposed),
+        named={"exposed-communication": min(ns, exposed)},
         how="Larger buckets: DistributedDataParallel(bucket_cap_mb=100, static_graph=True), or flatten what is reduced by hand.",
         fix=faster(
             view, "ddp-bucket", "short all-reduces in buckets", spare, STAYS, 0.0,

@@ -2,8 +2,9 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.columns.intervals import clip, intersect, total, union
+from gpu_trace_advisor.columns.intervals import union
 from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import merged
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -89,7 +90,8 @@ def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:
     runs = [run for run in _launched(view, rows) if len(run) >= MANY]
     if not runs or _together(view, runs):
         return
-    lost = _lost(view, rows, runs)
+    named = _named(view, rows, runs)
+    lost = sum(named.values())
     _, usual = span("tvi-share-optimizer", "share")
     if lost < usual * wall:
         return
@@ -98,7 +100,7 @@ def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"The optimizer launches {count / len(runs):,.0f} kernels a step, and {share(lost, wall)} of the "
         f"wall ({duration(lost)}) goes to it; up to {percent(usual)} is usual.",
-        ns=lost,
+        named=named,
         how="fused=True (or foreach=True) in the optimizer's constructor, zero_grad(set_to_none=True).",
         fix=merged(
             view, "fused-optimizer", "one kernel a step for the optimizer", runs, whole, whole // 2,
@@ -110,15 +112,13 @@ def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _lost(view: DeviceWindow, rows: Int64, runs: list[Int64]) -> int:
-    """ns that the device spends on the optimizer: its kernels, and the time it idles between them or while the host
+def _named(view: DeviceWindow, rows: Int64, runs: list[Int64]) -> dict[str, int]:
+    """What the optimizer takes of the wall: its kernels, and the time the device idles between them or while the host
     launches them."""
-    timeline, trace, window = view.timeline, view.trace, view.window
-    busy = sum(int(timeline.length[run].sum()) for run in runs)
+    timeline, trace = view.timeline, view.trace
     start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
     end = np.concatenate([trace.end_ns[rows], [timeline.end[run].max() for run in runs]])
-    idle = clip(union(timeline.gaps.start, timeline.gaps.end), window.start_ns, window.end_ns)
-    return busy + total(intersect(union(start, end), idle))
+    return wall_time.of_kernels(view, np.concatenate(runs)) | wall_time.of_idle(view, union(start, end))
 
 
 def _launched(view: DeviceWindow, rows: Int64) -> list[Int64]:

@@ -171,7 +171,7 @@ def grad_accum_nosync(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{micro:.3g} backward passes for each step of the optimizer all reduce the gradient: {len(spare):,} "
         f"all-reduces, {duration(length[spare].sum())}, come before the last pass; {duration(exposed)} "
         f"({share(exposed, view.window.wall_ns)} of the wall) of communication is not hidden.",
-        ns=ns,
+        named={"exposed-communication": ns},
         how="Run all micro-steps but the last one under model.no_sync(), so that gradients are reduced once.",
         fix=faster(
             view, "grad-accum-nosync", "gradients reduced once for all micro-steps", spare, WAITS, 0.0,

@@ -2,11 +2,16 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.attribution.causes import CODE
+from gpu_trace_advisor.columns.codes import among
+from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.fixes import FIXES
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
 
@@ -130,12 +135,13 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
     coherent = view.hardware is not None and any(word in view.hardware.key for word in COHERENT)
     if coherent or (total and (total / len(mine) < TINY or rate > FAST * link)):
         return
-    staging = view.causes.get("copy-staging", 0)
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
         message=f"{len(mine):,} copies of pageable memory ({moved}) take {share(exposed, window.wall_ns)} of the wall "
         f"({duration(exposed)}) that no kernel hides.",
-        ns=exposed + staging,
+        named={"exposed-copy": exposed}
+        | wall_time.of_causes(view, "copy-staging")
+        | {"host-sync": _blocked(view, mine)},
         how="Pin the host buffers: DataLoader(pin_memory=True) or tensor.pin_memory(), then .to(device, non_blocking=True); "
         "non_blocking without pinned memory does nothing."
         if is_pytorch(view.trace)
@@ -150,3 +156,13 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
         else (),
         formula=f"{total / 1e6:,.3f} MB in {ns / 1e6:,.3f} ms; the link carries {link / 1e9:g} GB/s a direction",
     )
+
+
+def _blocked(view: DeviceWindow, copies: Int64) -> int:
+    """ns that the device idles because the host was blocked in these copies."""
+    calls = ascending(view.timeline.launch[copies])
+    blocked = 0
+    for part, ns in view.attribution.pieces.clipped(view.window.start_ns, view.window.end_ns):
+        mine = (part.cause == CODE["host-sync"]) & (ns > 0)
+        blocked += int(ns[mine & among(part.row, calls)].sum())
+    return blocked

@@ -146,7 +146,7 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
         f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}).",
-        ns=lost,
+        named={"host-sync": lost},
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
         fix=replace(

@@ -3,11 +3,13 @@ from dataclasses import replace
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import union
 from gpu_trace_advisor.decode.passes import Decoding
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.replay.changes import scaled, together, without_gaps
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.kernel_time import CAUSES
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import Floats, in_graph, lengths, less
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -160,7 +162,7 @@ def megakernel(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{percent(lost / decode.ns)} of the decode goes to the gaps between {len(nodes):,} kernels of graph replays "
         f"({duration(int(gaps.sum()))}) and to their ends ({duration(int(ends.sum()))})"
         + (f"; {percent(decode.reach)} of the bandwidth is used." if decode.reach is not None else "."),
-        ns=lost,
+        named=_named(view, nodes, gaps, ends),
         how="If one user's latency counts and the model has one, try a megakernel; otherwise fuse into fewer kernels.",
         evidence=(of_operations(view, nodes, "kernels inside graph replays"),),
         formula="gaps, last waves and ramps of the replays' kernels",
@@ -176,6 +178,14 @@ def megakernel(view: DeviceWindow) -> Iterator[Claim]:
         formula=f"{claim.formula}, and never below the floor of {decode.floor_ns / 1e6:.3g} ms a pass over "
         f"{percent(value('tvi-bw-megakernel', 'mbu'))}, what the best published one reached",
     )  # fmt: skip
+
+
+def _named(view: DeviceWindow, nodes: Int64, gaps: Int64, ends: Floats) -> dict[str, int]:
+    """The gaps by what they are, the ends as last waves and ramps."""
+    before = union(view.timeline.start[nodes] - gaps, view.timeline.start[nodes])
+    idle = wall_time.of_idle(view, before)
+    lost = wall_time.of_kernels(view, nodes, ends / np.maximum(lengths(view, nodes), 1.0))
+    return idle | {"tail": lost.get("tail", 0), "ramp": lost.get("ramp", 0)}
 
 
 def _gaps(view: DeviceWindow, nodes: Int64) -> Int64:

@@ -5,6 +5,7 @@ from gpu_trace_advisor.analysis.health import COLD_SHARE
 from gpu_trace_advisor.attribution import START_UP
 from gpu_trace_advisor.replay.changes import without_host
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, share
@@ -99,7 +100,7 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
             if cold
             else "."
         ),
-        ns=lost,
+        named=wall_time.of_causes(view, *causes),
         how="Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5)."
         if cold
         else "Warm up before the loop: run each shape once, load or compile ahead of time.",

@@ -253,7 +253,7 @@ def _sent(view: DeviceWindow) -> Iterator[Claim]:
         title="Every layer waits for tokens on their way",
         message=f"{len(mine):,} exchanges of tokens between devices keep everything else waiting for {share(lost, wall)} of the "
         f"wall ({duration(lost)}).",
-        ns=lost,
+        named={"exposed-communication": lost},
         how="Send tokens while something else computes: the other half of the batch (two-batch overlap, DualPipe) or the shared "
         "experts; in decode with low-latency kernels (DeepEP). Are the experts' loads even?",
         evidence=(of_operations(view, mine),),

@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.units import percent, share
 
@@ -107,7 +108,7 @@ def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
         f"{share(ideal, known)} of that time on this device; {percent(good)} is good.",
-        ns=wall,
+        named=wall_time.whole(view),
         how="Nothing on the timeline: only less work, fewer bytes or another device make it faster.",
         evidence=(Evidence("kernels whose work is known", len(view.operations), known),),
         formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
@@ -135,7 +136,7 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     return Claim(
         message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
         f"near what the device can do cannot be told: {told}.",
-        ns=view.window.wall_ns,
+        named=wall_time.whole(view),
         how=f"Nothing on the timeline. {how}",
         evidence=(Evidence("kernels", len(view.operations), busy),),
         formula=f"kernels {busy / 1e6:,.3f} ms of {view.window.wall_ns / 1e6:,.3f} ms",

@@ -102,7 +102,7 @@ def pipeline_bubble(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"{int(mine.sum()):,} exchanges with other ranks run for {duration(lost)} "
         f"({share(lost, view.window.wall_ns)} of the wall) with no compute beside them.{told}",
-        ns=lost,
+        named={"exposed-communication": lost},
         how="More microbatches a step, an interleaved schedule, or stages of equal length.",
         evidence=(of_operations(view, at),),
         formula=formula,

@@ -145,7 +145,7 @@ def tensor_parallel(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"{len(mine):,} all-reduces, half of them of {duration(usual)} or less, keep everything else waiting for "
         f"{share(lost, wall)} of the wall ({duration(lost)}): the next kernel needs each one's sum.",
-        ns=lost,
+        named={"exposed-communication": lost},
         how=LARGE if usual >= SHORT_NS else FUSE if one_shot else RING,
         evidence=(of_operations(view, mine),),
         formula=f"the smaller of {timeline.length[mine].sum() / 1e6:,.3f} ms in all-reduces and {exposed / 1e6:,.3f} ms of "

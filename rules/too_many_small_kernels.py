@@ -108,7 +108,7 @@ def too_many_small_kernels(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
         f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({duration(gaps)}). A layer needs "
         f"{low:.0f} to {high:.0f} kernels.",
-        ns=gaps,
+        named={"queued-gap": gaps},
         how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work.",
         fix=Fix(
             "fewer-kernels", "neighbouring small kernels are merged", merged, merged,

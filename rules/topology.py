@@ -163,7 +163,7 @@ def topology(view: DeviceWindow) -> Iterator[Claim]:
             message=f"{len(on):,} {what} run for {duration(spent)} ({share(spent, wall)} of the wall) at "
             f"{speed / 1e9:,.0f} GB/s at best; this device's NVLink carries {link / 1e9:,.0f} GB/s in one direction"
             + (f", a network port {network / 1e9:,.0f} GB/s." if speed < network else "."),
-            ns=spent,
+            named={"exposed-communication" if what.startswith("all-reduces") else "exposed-copy": spent},
             how="Which link is between these GPUs (nvidia-smi topo -m)? Put ranks that split layers on GPUs that NVLink joins, "
             "and check with NCCL_DEBUG=INFO that peer access is on.",
             fix=faster(

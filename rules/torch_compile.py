@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import ns_by_class
 from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes
 from gpu_trace_advisor.rulekit.fusible_chains import LIGHT
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
@@ -10,6 +11,7 @@ from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import percent, share
 
 LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
+LAUNCHES = ("framework", "python", "launch-call", "launch-latency")
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
 
 
@@ -95,7 +97,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         return
     classes = ns_by_class(view.timeline, view.operations)
     whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
-    launching = sum(view.causes.get(cause, 0) for cause in ("framework", "python", "launch-call", "launch-latency"))
+    launching = sum(view.causes.get(cause, 0) for cause in LAUNCHES)
     fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
     if not fuses and launching < LAUNCHING * wall:
         return
@@ -108,7 +110,8 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
     reasons += [f"{share(light, whole)} of the kernels' time is in memory-bound kernels"] if fuses else []
     yield Claim(
         message=f"Nothing is compiled, and {' and '.join(reasons)}.",
-        ns=max(launching, light if fuses else 0),
+        named=wall_time.of_causes(view, *LAUNCHES) if launching >= light or not fuses else {},
+        ns=light,
         how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
         evidence=(
             *of_causes(view, "framework", "python"),

@@ -91,7 +91,7 @@ def trace_quality(view: DeviceWindow) -> Iterator[Claim]:
         yield Claim(
             message=f"{share(holes, window.wall_ns)} of the wall ({duration(holes)}) are holes inside "
             "submitted graph replays: kernels ran there that were not recorded. This is not idle time.",
-            ns=holes,
+            named={"device-unknown": holes},
             how="Record again with a newer CUPTI (PyTorch), or with nsys --cuda-graph-trace=node.",
             evidence=(_where("holes in graph replays", view, waits, waits.in_graph),),
             formula=f"waits of submitted operations inside replays that nothing explains: {holes / 1e6:,.3f} ms",
@@ -104,7 +104,7 @@ def trace_quality(view: DeviceWindow) -> Iterator[Claim]:
         yield Claim(
             message=f"{share(lost, window.wall_ns)} of the wall ({duration(lost)}) submitted operations waited for "
             "work that the trace does not hold: it was cut, or began while the device was busy.",
-            ns=lost,
+            named={"device-unknown": lost},
             how="Record from a synchronise to a synchronise; for these numbers choose a --window behind the cut.",
             evidence=(_where("waits for nothing recorded", view, waits, waits.cut),),
             formula=f"waits of submitted operations over {CUT_NS / 1e6:g} ms that nothing explains: {lost / 1e6:,.3f} ms",

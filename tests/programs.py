@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.ingest.chrome.reader import parse
 from gpu_trace_advisor.ingest.kineto import to_trace
+from gpu_trace_advisor.trace.model import Trace
 
 from traces import recipe as language
 from traces.program import Program
@@ -81,10 +82,14 @@ def program(seed: int, **changes: object) -> Program:
     return simulate(language.parse(random_recipe(seed), f"random-{seed}"), **changes)  # type: ignore[arg-type]
 
 
+def recording(made: Program, rank: int = 0) -> Trace:
+    """What is read from the file that the program would leave."""
+    return to_trace(parse(text(made, rank).encode(), f"{made.name}.json"), Path(f"{made.name}.json"))
+
+
 def viewed(made: Program, rank: int = 0, **request: str) -> DeviceWindow:
-    """The view of a program's one device, from the file that the program would leave."""
-    trace = to_trace(parse(text(made, rank).encode(), f"{made.name}.json"), Path(f"{made.name}.json"))
-    found, _ = views(trace, Request(**request))  # type: ignore[arg-type]
+    """The view of a program's one device."""
+    found, _ = views(recording(made, rank), Request(**request))  # type: ignore[arg-type]
     return found[0]
 
 

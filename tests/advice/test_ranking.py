@@ -26,7 +26,7 @@ SLOW_LOADER = """
 
 
 def claim(view: DeviceWindow, cause: str, *, fix: Fix | None = None, share: float = 0.5) -> Claim:
-    return Claim(f"{cause} 1", round(share * view.window.wall_ns), "do", fix=fix)
+    return Claim(f"{cause} 1", "do", ns=round(share * view.window.wall_ns), fix=fix)
 
 
 def made(name: str, check: object, **more: object) -> Rule:

@@ -109,6 +109,7 @@ def finding(rule: str, saving: tuple[int, int]) -> Finding:
         None,
         0,
         1,
+        (),
         saving,
         saving,
         (1.0, 1.0),

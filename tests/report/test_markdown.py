@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.report import markdown
-from gpu_trace_advisor.rulekit.rule import Evidence, Finding, Joint, Source
+from gpu_trace_advisor.rulekit.rule import Evidence, Finding, Joint, Named, Source
 from gpu_trace_advisor.trace.model import Note
 
 from tests.advices import MS, advice, device
@@ -16,7 +16,8 @@ from tests.advices import MS, advice, device
 def finding(**changes: object) -> Finding:
     made = Finding(
         rule="dataloader", title="The data loader does not keep up", message="The GPU waits for 30 ms.", file="run.json",
-        rank=None, process=None, device=0, ns=30 * MS, saving_ns=(20 * MS, 30 * MS), alone_ns=(20 * MS, 30 * MS),
+        rank=None, process=None, device=0, ns=30 * MS, named=(Named("dataloader", 30 * MS),),
+        saving_ns=(20 * MS, 30 * MS), alone_ns=(20 * MS, 30 * MS),
         speedup=(1.25, 1.43), unpriced="", grade="modelled", confidence="low", doubts=("one step only",),
         evidence=(Evidence("next(loader)", 2, 30 * MS, (0.5, 50.5), "train.py(7): main"),), formula="30 of 100 ms",
         assumes=(), sources=(Source("k", "a document", "8.2", "Loading is slow.", "It is not."),), how="Use workers.",

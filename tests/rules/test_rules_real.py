@@ -51,14 +51,17 @@ def test_the_saving_of_the_loader_is_what_workers_gave(real_traces: Path) -> Non
     ],
 )
 def test_launch_bound_inference_is_told_to_capture_with_low_confidence(real_traces: Path, name: str) -> None:
-    first = findings(real_traces, name)[0]
-    assert (first.rule, first.confidence) == ("cuda-graphs", "low")
-    assert first.doubts
+    (found,) = (finding for finding in findings(real_traces, name) if finding.rule == "cuda-graphs")
+    assert found.confidence == "low"
+    assert found.doubts
+    if "transformer" not in name:  # one step alone shows no repeats
+        assert found.saving_ns is None
     assert "mixed-precision" not in rules(real_traces, name)
 
 
 def test_an_engine_is_told_its_own_option(real_traces: Path) -> None:
-    assert "--enforce-eager" in findings(real_traces, "kineto/vllm-gptoss-mxfp4-eager-tp8-b200.json.gz")[0].how
+    found = findings(real_traces, "kineto/vllm-gptoss-mxfp4-eager-tp8-b200.json.gz")
+    assert any("--enforce-eager" in finding.how for finding in found)
 
 
 def test_a_busy_prefill_is_told_to_fuse(real_traces: Path) -> None:

@@ -261,7 +261,7 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
     trace, start, end = timeline.trace, window.start_ns, window.end_ns
     trust, path = view.trust, view.critical_path  # what takes most memory first
     ns = clipped_ns(timeline, operations, start, end)
-    items = tuple(split_kernels(view, attribution.partition(start, end)))
+    items = view.items
     info = next(
         (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
     )
@@ -325,13 +325,6 @@ def _peaks(view: DeviceWindow) -> str:
 
 def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:
     return sum(item.ns for item in items if (item.when, item.side) == (when, side))
-
-
-def split_kernels(view: DeviceWindow, items: Sequence[Item]) -> list[Item]:
-    """The parts of the wall time with the time in kernels split by what they had to do, as far as that is known."""
-    parts = view.inkernel.split(view.window.start_ns, view.window.end_ns)
-    inside = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in parts]
-    return sorted([*(item for item in items if item.when != "compute"), *inside], key=lambda item: -item.ns)
 
 
 def _flops(view: DeviceWindow) -> float | None:

@@ -14,11 +14,13 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import cold
 from gpu_trace_advisor.analysis.phase import MIXED
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.changes import Change, together
 from gpu_trace_advisor.replay.fixes import Fix, behind, speedup
 from gpu_trace_advisor.replay.sweep import replay, wall_ns
-from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Rule, Skipped
+from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Named, Rule, Skipped
+from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
 
@@ -70,7 +72,7 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
             skipped.append(_skip(rule, view, *reason))
             continue
         try:
-            said = [checked(claim) for claim in rule.check(view)]
+            said = [settled(view, checked(claim)) for claim in rule.check(view)]
         except Exception as error:  # one rule's mistake must not cost the others
             errors.append(_failed(rule, view, error))
             continue
@@ -94,6 +96,8 @@ def checked(claim: Claim) -> Claim:
         raise TypeError(f"a rule yields Claims, not {type(claim).__name__}")
     if not isinstance(claim.ns, int | np.integer) or claim.ns < 0:
         raise ValueError(f"ns={claim.ns!r}: expected nanoseconds as a whole number, 0 or more")
+    if not all(isinstance(ns, int | np.integer) and cause in CAUSES for cause, ns in claim.named.items()):
+        raise ValueError(f"named={claim.named!r}: expected whole nanoseconds by cause")
     if not isinstance(claim.message, str) or not isinstance(claim.how, str):
         raise TypeError("message and how are text")
     return claim
@@ -176,7 +180,9 @@ class _Applied:
             low, high = (now - wall for now, wall in zip(self.walls, walls, strict=True))
             alone = priced.alone[0] if priced.alone else low
             low = behind(low, alone, self.promised) * priced.fix.low_share
-            bound = self.before if priced.claim.at_most_ns is None else priced.claim.at_most_ns
+            bound = explained_ns(priced.claim)
+            if priced.claim.at_most_ns is not None:
+                bound = min(bound, priced.claim.at_most_ns)
             priced.adds = int(min(low, high, bound)), int(min(high, bound))
 
     def take(self, priced: PricedClaim) -> None:
@@ -276,6 +282,7 @@ def _finding(view: DeviceWindow, one: PricedClaim, saving: tuple[int, int] | Non
         message=claim.message,
         **view.place._asdict(),
         ns=claim.ns,
+        named=tuple(Named(*part) for part in sorted(claim.named.items(), key=lambda part: (-part[1], part[0]))),
         saving_ns=saving,
         alone_ns=alone,
         speedup=speedup(view.window.wall_ns, alone) if alone else None,

@@ -12,7 +12,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.health import CUT_NS, unexplained
 from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
 from gpu_trace_advisor.analysis.summary import inside
-from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution
+from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution, Item
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import ascending, grouped
@@ -41,7 +41,7 @@ from gpu_trace_advisor.timelines.steps import (
     pick_steps,
 )
 from gpu_trace_advisor.trace.kernel_names import kernel_class as class_of_kernel
-from gpu_trace_advisor.trace.model import Device, Index, Note, Process, Trace
+from gpu_trace_advisor.trace.model import Device, Index, Kind, Note, Process, Trace
 from gpu_trace_advisor.trace.software import Use, uses
 from gpu_trace_advisor.units import duration
 
@@ -195,6 +195,16 @@ class DeviceWindow:
         return self.attribution.by_cause(self.window.start_ns, self.window.end_ns)
 
     @cached_property
+    def items(self) -> tuple[Item, ...]:
+        """The parts of the wall time, most first, with the time in kernels split by what they had to do."""
+        window = self.window
+        whole = self.attribution.partition(window.start_ns, window.end_ns)
+        inside = self.inkernel.split(window.start_ns, window.end_ns)
+        kernels = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in inside]
+        kept = [*(item for item in whole if item.when != "compute"), *kernels]
+        return tuple(sorted(kept, key=lambda item: -item.ns))
+
+    @cached_property
     def device(self) -> Device:
         """What the recording says of the device."""
         return device_of(self.timeline)
@@ -234,6 +244,13 @@ class DeviceWindow:
     def uses(self) -> tuple[Use, ...]:
         """Engines, compilers and libraries that the trace shows."""
         return tuple(uses(self.trace))
+
+    @cached_property
+    def operators_recorded(self) -> bool:
+        """Of a thread that launches: what other threads did says nothing about what it did."""
+        trace, host = self.trace, self.timeline.host
+        operators = np.flatnonzero((trace.kind == Kind.OPERATOR) & (trace.process == self.timeline.process))
+        return bool(np.isin(trace.thread[operators], host.launching).any())
 
     @cached_property
     def repetition(self) -> Repetition:

@@ -190,9 +190,9 @@ class InKernel:
     def parts(self, start: int, end: int) -> tuple[Index, Int64]:
         """The operations that run in [start, end) and [k, 6] ns of each by CAUSES; a row adds up to its share."""
         on, share = self.shares(start, end)
-        return on, self._by_cause(on, share, start, end)
+        return on, self.by_cause(on, share, start, end)
 
-    def _by_cause(self, on: Index, share: Int64, start: int, end: int) -> Int64:
+    def by_cause(self, on: Index, share: Int64, start: int, end: int) -> Int64:
         """[k, 6] ns of each of these operations by CAUSES."""
         table = np.zeros((len(on), len(CAUSES)), np.int64)
         known = self.modelled[on]
@@ -216,7 +216,7 @@ class InKernel:
         on, share = self.shares(start, end)
         sums = np.zeros(len(CAUSES), np.int64)
         for part in blocks(len(on)):
-            sums += self._by_cause(on[part], share[part], start, end).sum(axis=0)
+            sums += self.by_cause(on[part], share[part], start, end).sum(axis=0)
         return [
             Part(cause, ns, "measured" if cause == "unmodelled" else "modelled")
             for cause, ns in zip(CAUSES, sums.tolist(), strict=True)

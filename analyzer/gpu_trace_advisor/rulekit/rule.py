@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
@@ -48,8 +48,9 @@ class Claim:
     """What a rule says of one device.
 
     message: What is so, with its numbers.
-    ns: Wall time of the window that it is about.
     how: What to do, in one or two sentences, for the framework that the trace shows.
+    named: Wall time of the window that it is about, ns by cause (`gpu_trace_advisor.rulekit.wall_time`): no saving is larger.
+    ns: The sum. A claim about kernels may tell this alone.
     fix: The change that the engine prices; without one the claim is a question or a statement.
     evidence: The events behind it: `gpu_trace_advisor.rulekit.evidence` makes them.
     formula: How the numbers come about, with them.
@@ -64,8 +65,9 @@ class Claim:
     """
 
     message: str
-    ns: int
     how: str
+    named: Mapping[str, int] = field(default_factory=dict)
+    ns: int = 0
     fix: Fix | None = None
     evidence: tuple[Evidence, ...] = ()
     formula: str = ""
@@ -97,6 +99,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Named:
+    """Wall time of one cause that a finding is about."""
+
+    cause: str
+    ns: int
+
+
+@dataclass(frozen=True)
 class Finding:
     """What to change on one device, and what it gives. Plain data."""
 
@@ -108,6 +118,9 @@ class Finding:
     process: int | None
     device: int
     ns: int
+    """Wall time that it is about: the sum of `named`, and no saving is larger."""
+    named: tuple[Named, ...]
+    """The same by cause, the most first; none is more than the cause's time in the window."""
     saving_ns: tuple[int, int] | None
     """Pessimistic and optimistic, on top of the findings before it; None where it cannot be priced."""
     alone_ns: tuple[int, int] | None
@@ -277,8 +290,11 @@ def _needs_host(view: DeviceWindow) -> str | None:
 
 
 def _needs_operators(view: DeviceWindow) -> str | None:
-    recorded = (view.trace.kind == Kind.OPERATOR).any()
-    return None if recorded else "the trace has no operators (record ProfilerActivity.CPU)"
+    if view.operators_recorded:
+        return None
+    if (view.trace.kind == Kind.OPERATOR).any():
+        return "no operators of the threads that launch were recorded"
+    return "the trace has no operators (record ProfilerActivity.CPU)"
 
 
 def _needs_launches(view: DeviceWindow) -> str | None:

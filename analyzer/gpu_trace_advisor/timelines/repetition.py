@@ -30,6 +30,8 @@ class Repetition:
     """Operations of one of them, on average."""
     inferred: bool
     """From the launch sequence; nobody marked steps."""
+    before: int = 0
+    """Operations, in order of launch, before the first period: loading, a first iteration unlike the others."""
 
     @property
     def enough(self) -> bool:
@@ -56,8 +58,17 @@ def repetition(timeline: Timeline, operations: Int64, steps: Sequence[Int64]) ->
     found = period(sequence)
     if not found:
         return Repetition(1, 1, len(operations), inferred=True)
-    count = len(sequence) // found
-    return Repetition(count, count, found, inferred=True)
+    before = _first(sequence, found)
+    count = (len(sequence) - before) // found
+    return Repetition(count, count, found, inferred=True, before=before)
+
+
+def _first(sequence: Int64, length: int) -> int:
+    """Where the first period begins: the first place from which one is like the one after it."""
+    same = sequence[length:] == sequence[:-length]
+    alike = np.concatenate([[0], np.cumsum(same)])
+    fits = np.flatnonzero((alike[length:] - alike[:-length] >= SAME * length) & same[: len(alike) - length])
+    return int(fits[0]) if len(fits) else 0
 
 
 def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:

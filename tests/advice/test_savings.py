@@ -1,0 +1,74 @@
+"""No finding saves more than the time that it names, alone or on top of others, and that time is the window's.
+
+`ADVISE_PROGRAMS=5000` tries so many random programs instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.advice.model import Advice
+from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.errors import AdviseError
+from gpu_trace_advisor.ingest import read
+
+from tests.programs import program, recording
+from tests.verdicts import recordings
+
+PROGRAMS = int(os.environ.get("ADVISE_PROGRAMS", "40"))
+SAMPLES = Path(__file__).parents[2] / "traces"
+
+
+def broken(advice: Advice) -> list[str]:
+    """What is wrong with the times and savings of the findings, in words."""
+    found = list(advice.errors)
+    for device in advice.devices:
+        has = Counter[str]()
+        for item in device.attribution:
+            has[item.cause] += item.ns
+        together = 0
+        for finding in advice.findings_of(device):
+            found += [
+                f"{finding.rule} names {part.ns} of {has[part.cause]} ns {part.cause}"
+                for part in finding.named
+                if not 0 < part.ns <= has[part.cause]
+            ]
+            if sum(part.ns for part in finding.named) != finding.ns:
+                found.append(f"{finding.rule} names {finding.named}, together {finding.ns}")
+            known = sum(part.ns for part in finding.named if not part.cause.endswith("unknown"))
+            found += [
+                f"{finding.rule} saves {saving} of {known} ns"
+                for saving in filter(None, (finding.saving_ns, finding.alone_ns))
+                if not 0 <= saving[0] <= saving[1] <= known
+            ]
+            together += finding.saving_ns[1] if finding.saving_ns else 0
+        if together > device.wall_ns:
+            found.append(f"together {together} of {device.wall_ns} ns")
+    return found
+
+
+@pytest.mark.parametrize("path", recordings(SAMPLES), ids=lambda path: path.name)
+def test_samples(path: Path) -> None:
+    assert not broken(advise_traces([read(path)]))
+
+
+@pytest.mark.parametrize("window", ["default", "gpu"])
+def test_random_programs(window: str) -> None:
+    request = Request(window=None if window == "default" else window)
+    for seed in range(PROGRAMS):
+        assert not broken(advise_traces([recording(program(seed))], request)), f"seed {seed}"
+
+
+@pytest.mark.real
+def test_real_recordings(real_traces: Path) -> None:
+    folders = (real_traces / name for name in ("traces", "pathologies", "cases"))
+    for path in (path for folder in folders for path in recordings(folder)):
+        try:
+            advice = advise_traces([read(path)])
+        except AdviseError:
+            continue
+        assert not broken(advice), path.name
