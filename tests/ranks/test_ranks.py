@@ -8,8 +8,7 @@ import json
 import os
 import pickle
 import re
-import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,20 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.device_window import Request, views
 from gpu_trace_advisor.analysis.rank_summary import MOST, budget, summarise
 from gpu_trace_advisor.errors import NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import read
-from gpu_trace_advisor.parallel import advise as spread
 from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.ranks.clocks import align
 from gpu_trace_advisor.ranks.collective_kinds import bus_factor, dtype_bytes, kind_of
 from gpu_trace_advisor.ranks.model import PHASES, Run
 from gpu_trace_advisor.ranks.stragglers import Arrivals, late_ones, stragglers
 from gpu_trace_advisor.report.text.ranks import lines
-from gpu_trace_advisor.trace.model import Trace
 
 from tests import build
 from traces.program import Program
@@ -424,9 +420,8 @@ def test_more_steps_than_a_summary_keeps_are_all_counted(tmp_path: Path, monkeyp
     whole = run_of(folder).pipeline
     assert whole is not None and whole.microbatches == 8
     monkeypatch.setattr(
-        "gpu_trace_advisor.parallel.advise.budget", lambda ranks: 600
+        "gpu_trace_advisor.advice.across_ranks.budget", lambda ranks: 600
     )  # of 1,120 exchanges on each side
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.SMALL_BYTES", 0)
     part = run_of(folder, jobs=1)
     assert part.stride > 1 and part.pipeline is not None and part.pipeline.microbatches == 8
 
@@ -434,111 +429,13 @@ def test_more_steps_than_a_summary_keeps_are_all_counted(tmp_path: Path, monkeyp
 def test_sampled_collectives_still_tell_the_straggler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(training(steps=64, slow=2, phase="loader"), tmp_path / "run")
     whole = run_of(folder)
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.budget", lambda ranks: 70)
-    part = run_of(folder, jobs=2)
+    monkeypatch.setattr("gpu_trace_advisor.advice.across_ranks.budget", lambda ranks: 70)
+    part = run_of(folder, jobs=1)
     assert part.stride == 2
     assert part.stragglers[0].ranks == (2,)
     assert part.stragglers[0].cost_ns == pytest.approx(2 * whole.stragglers[0].cost_ns, rel=0.1) or part.stragglers[
         0
     ].cost_ns == pytest.approx(whole.stragglers[0].cost_ns, rel=0.1)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_processes_find_what_one_process_finds(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(training(slow=2, phase="loader"), tmp_path / "run")
-    expected = run_of(folder)
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.SMALL_BYTES", 0)
-    found = looked(folder, jobs=jobs)
-    assert found.ranks is not None
-    assert found.ranks.rows == expected.rows and found.ranks.meetings == expected.meetings
-    assert [s.ranks for s in found.ranks.stragglers] == [s.ranks for s in expected.stragglers]
-    assert [device.rank for device in found.devices] == [0, 1, 2, 3]
-
-
-def test_rules_know_of_the_other_ranks_in_whatever_process_they_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of ranks that communicate, and of files with one name in the order in which they were given."""
-    folder = write(training(slow=2, phase="compute"), tmp_path / "run")
-    places = [tmp_path / f"{rank}" / "trace.json" for rank in (3, 1, 2, 0)]
-    for place in places:
-        place.parent.mkdir()
-        (folder / f"rank{place.parent.name}.json").rename(place)
-    request = Request(phase="training")
-    expected = look_at(list(map(str, places)), request).advice
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.SMALL_BYTES", 0)
-
-    def last_first(places: list[str], job: spread.Job, *_: object) -> Any:
-        return ((place, spread.look(place, job)) for place in reversed(places))
-
-    monkeypatch.setattr(spread, "_in_processes", last_first)
-    found = look_at(list(map(str, places)), request, jobs=2).advice
-    assert any(finding.rule == "comm-overlap" for finding in found.findings)
-    assert any("Rank 2 comes last" in finding.message for finding in found.findings)
-    assert found.findings == expected.findings and found.skipped == expected.skipped
-    assert [trace.rank for trace in found.traces] == [device.rank for device in found.devices] == [3, 1, 2, 0]
-    late = [finding.message for finding in found.findings if "comes last" in finding.message]
-    assert [re.findall(r"communication rank (\d)", message) for message in late] == [["3"], ["1"], ["2"], ["0"]]
-
-
-def test_of_many_ranks_few_are_shown_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.DETAILED", 4)
-    found = looked(write(training(ranks=6, slow=5, phase="loader"), tmp_path / "run"), jobs=1)
-    assert found.ranks is not None and len(found.ranks.rows) == 6
-    assert 5 in [device.rank for device in found.devices] and len(found.devices) <= 4
-    assert len(found.traces) == 6
-
-
-def held(place: str, job: spread.Job) -> spread.Part:
-    """Whether Ctrl-C is held back from the worker since it was started."""
-    return spread.Part(errors=(str(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())),))
-
-
-@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="signals of POSIX")
-def test_a_worker_that_starts_does_not_see_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reaches all processes of a terminal, and one that is importing would print where it was."""
-    monkeypatch.setattr(spread, "look", held)
-    parts = dict(spread._in_processes(["a", "b"], spread.Job(Request()), 2))
-    assert [parts[place].errors for place in "ab"] == [("True",)] * 2
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def killed_by_three(place: str, job: spread.Job) -> spread.Part:
-    """A recording that takes its worker with it; where is known of the others."""
-    if place == "3":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return spread.Part(errors=(f"{place} {os.getpid()}",))
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX")
-def test_only_the_recording_that_kills_its_worker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it is known that one does, the others take a worker for every death and not one each."""
-    monkeypatch.setattr(spread, "look", killed_by_three)
-    parts = dict(spread._in_processes(list("1234567"), spread.Job(Request()), 2))
-    assert parts.pop("3").errors == ("3: its worker died 3 times; out of memory?",)
-    told = {place: part.errors[0].split() for place, part in parts.items()}
-    assert all(place == name for place, (name, _) in told.items()) and len(told) == 6
-    assert len({worker for _, worker in told.values()}) <= 5
-
-
-@pytest.mark.parametrize("detailed", [16, 2])
-def test_an_interruption_leaves_what_was_read(detailed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write(training(slow=2, phase="loader"), tmp_path / "run")
-    real: Callable[..., Any] = spread.look
-
-    def look(place: str, job: spread.Job, tell: spread.Tell) -> spread.Part:
-        if place.endswith("rank3.json"):
-            raise KeyboardInterrupt
-        part: spread.Part = real(place, job)
-        return part
-
-    monkeypatch.setattr(spread, "look", look)
-    monkeypatch.setattr(spread, "SMALL_BYTES", 0)
-    monkeypatch.setattr(spread, "DETAILED", detailed)
-    found = look_at([str(folder)], Request(), jobs=1)
-    assert found.interrupted and found.advice.ranks is not None
-    assert [row.rank for row in found.advice.ranks.rows] == [0, 1, 2]
-    assert any(error.startswith("interrupted: 1 of 4") and "rank3.json" in error for error in found.advice.errors)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -607,7 +504,7 @@ def test_a_cluster_finds_the_same_though_a_worker_is_killed(tmp_path: Path) -> N
 
 @pytest.mark.cluster
 def test_a_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_trace_advisor.parallel.advise.TIMEOUT", 1)
+    monkeypatch.setattr("gpu_trace_advisor.parallel.dask.TIMEOUT_S", 1)
     folder = write(training(ranks=2), tmp_path / "run")
     from gpu_trace_advisor.errors import BadUsage
 
@@ -738,35 +635,3 @@ def test_packed_files_too(tmp_path: Path) -> None:
         (folder / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
         file.unlink()
     assert run_of(folder).matched == 12
-
-
-def test_a_recording_alone_is_read_once_however_much_its_ranks_communicate(
-    monkeypatch: pytest.MonkeyPatch, sample: Callable[[str], Path]
-) -> None:
-    place = str(sample("comm-bound-rank-rank0"))
-    begun: list[Path] = []
-
-    def counted(path: Path, tell: spread.Tell | None = None) -> Trace:
-        begun.append(path)
-        return read(path, tell)
-
-    monkeypatch.setattr(spread, "read", counted)
-    spread.advise_places([place], Request())
-    assert begun == [Path(place)]
-
-
-def test_rules_are_asked_once_about_ranks_that_communicate(
-    monkeypatch: pytest.MonkeyPatch, sample: Callable[[str], Path]
-) -> None:
-    places = [str(sample(f"comm-bound-rank-rank{rank}")) for rank in (0, 1)]
-    runs: list[Run | None] = []
-
-    def counted(traces: Any, request: Request, *, run: Run | None = None, **more: Any) -> Any:
-        runs.append(run)
-        return examine(traces, request, run=run, **more)
-
-    monkeypatch.setattr(spread, "examine", counted)
-    advice, _, interrupted = spread.advise_places(places, Request(), jobs=1)
-    assert not interrupted
-    assert [run is not None and len(run.rows) for run in runs] == [2, 2]
-    assert [device.rank for device in advice.devices] == [0, 1]

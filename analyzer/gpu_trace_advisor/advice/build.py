@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from gpu_trace_advisor.advice.across_ranks import Changed, changed_ranks, compared, ranks_of
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
 from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace
-from gpu_trace_advisor.analysis.rank_summary import budget, summarise, world
+from gpu_trace_advisor.analysis.joint_replay import Network, Variant
+from gpu_trace_advisor.analysis.rank_summary import world
 from gpu_trace_advisor.analysis.summary import (
     allocation_calls,
     clipped_ns,
@@ -40,6 +42,7 @@ from gpu_trace_advisor.ranks.model import Run
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import Rule
+from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import Timeline
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
 from gpu_trace_advisor.trace.model import NONE, Int64, Kind, Note, Trace
@@ -50,77 +53,133 @@ NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all k
 DEFAULT = Request()
 
 
-def advise_traces(
-    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None
-) -> Advice:
-    """The Advice for these recordings. `errors` are what went wrong before, kept beside the findings; `run` is what is
-    known of all ranks where these are but some of them.
+@dataclass(frozen=True)
+class Analysed:
+    """One recording, looked at by itself."""
+
+    trace: Trace
+    views: list[DeviceWindow]
+    notes: list[Note]
+
+
+def analyse(trace: Trace, request: Request) -> Analysed:
+    """The windows of a recording's devices, and what limits them.
 
     Raises:
-        NothingToAnalyse: nothing in them for what was asked.
-        BadUsage: the request cannot be met.
-    """
-    return examine(traces, request, errors, run)[0]
-
-
-def examine(
-    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = (), run: Run | None = None,
-    viewed: Sequence[tuple[list[DeviceWindow], list[Note]]] | None = None,
-) -> tuple[Advice, list[DeviceWindow]]:  # fmt: skip
-    """The Advice, and the views that it sums up, in the order of its devices: for reports that draw the timeline.
-
-    `run` is what is known of all ranks where these are but some of them; else it is found from these. `viewed` is what
-    `views` says of each of the traces, where that is known already.
-
-    Raises:
-        NothingToAnalyse: nothing in them for what was asked.
+        NothingToAnalyse: it lacks the device or steps that are asked for.
         BadUsage: the request cannot be met.
     """
     if request.window not in (None, "steps", "gpu", "all"):
         parse_span(request.window or "")
-    chosen = [t for t in traces if request.rank is None or t.rank == request.rank or len(t.processes) > 1]
-    devices: list[DeviceAdvice] = []
-    notes: list[Note] = []
-    rules, broken = find_rules(Path(request.rules) if request.rules else None)
-    wanted = chosen_fixes(request.what_if, rules)
-    looked_at: list[DeviceWindow] = []
-    known = {id(trace): of_trace for trace, of_trace in zip(traces, viewed or (), strict=False)}
+    found, notes = views(trace, request)
+    return Analysed(trace, found, [*trace.health, *check_trace(trace), *notes])
+
+
+def other_rank(trace: Trace, request: Request) -> bool:
+    """Another rank was asked for."""
+    return request.rank is not None and trace.rank != request.rank and len(trace.processes) <= 1
+
+
+def no_such_rank(ranks: Iterable[int | None], request: Request) -> NothingToAnalyse:
+    """None of the recordings, of these ranks, is of the one that was asked for."""
+    known = sorted({rank for rank in ranks if rank is not None})
+    have = f"there are ranks {', '.join(map(str, known))}" if known else "no file says its rank"
+    return NothingToAnalyse(f"no trace of rank {request.rank}; {have}")
+
+
+def advise_traces(traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = ()) -> Advice:
+    """The Advice for these recordings. `errors` are what went wrong before, kept beside the findings.
+
+    Raises:
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    return examine(traces, request, errors)[0]
+
+
+def examine(
+    traces: Sequence[Trace], request: Request = DEFAULT, errors: Sequence[str] = ()
+) -> tuple[Advice, list[DeviceWindow]]:
+    """The Advice, and the views that it sums up, in the order of its devices: for reports that draw the timeline.
+
+    Raises:
+        NothingToAnalyse: nothing in them for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    chosen = [trace for trace in traces if not other_rank(trace, request)]
+    if not chosen:
+        raise no_such_rank((trace.rank for trace in traces), request)
+    found: list[Analysed] = []
     lacking: list[NothingToAnalyse] = []
     for trace in chosen:
         try:
-            found, health = known.get(id(trace)) or views(trace, request)
+            found.append(analyse(trace, request))
         except NothingToAnalyse as error:  # this one lacks the device or steps that another one may have
             lacking.append(error)
-            continue
-        looked_at += found
-        notes += [*trace.health, *check_trace(trace), *health]
-    if lacking and not looked_at:
+    if not found:
         raise lacking[0]
-    run = run or _run_of(looked_at, request)
-    notes += run.notes if run else ()
-    looked_at = [replace(view, peers=tuple(looked_at), run=run) for view in looked_at]
+    run = _run_of(found, request, len(chosen))
+    advices: list[Advice] = []
+    for one in found:
+        try:
+            advices.append(advise_one(one, request, run))
+        except NothingToAnalyse as error:
+            lacking.append(error)
+    if not advices:
+        raise lacking[0]
+    infos = [trace_info(one.trace) for one in found]
+    return combined(infos, advices, run, [*errors, *map(str, lacking)]), [v for one in found for v in one.views]
+
+
+def _run_of(found: Sequence[Analysed], request: Request, recordings: int) -> Run | None:
+    if request.rank is not None:
+        return None
+    views_of = {f"{one.trace.name} {i}": one.views for i, one in enumerate(found)}  # several may have one name
+    at = [(local, i) for local, mine in views_of.items() for i in range(len(mine))]
+    if len(at) < 2:
+        return None
+    ranks = [rank for local, mine in views_of.items() for rank in ranks_of(mine, recordings, local)]
+
+    def fetch(wanted: Mapping[int, tuple[Variant, ...]]) -> Changed:
+        changed: dict[tuple[int, Variant], Network | str] = {}
+        for index, variants in wanted.items():
+            local, place = at[index]
+            for (_, variant), one in changed_ranks(views_of[local], recordings, local, {place: variants}).items():
+                changed[index, variant] = one
+        return changed
+
+    return compared(ranks, recordings, fetch)
+
+
+def advise_one(found: Analysed, request: Request = DEFAULT, run: Run | None = None) -> Advice:
+    """The Advice for one recording; `run` is what is known of all ranks, of which it is one.
+
+    Raises:
+        NothingToAnalyse: nothing in it for what was asked.
+        BadUsage: the request cannot be met.
+    """
+    trace, notes = found.trace, list(found.notes)
+    devices: list[DeviceAdvice] = []
+    rules, broken = find_rules(Path(request.rules) if request.rules else None)
+    wanted = chosen_fixes(request.what_if, rules)
+    looked_at = [replace(view, peers=tuple(found.views), run=run) for view in found.views]
     for view in looked_at:
         own = check_device(view.attribution, view.window, view.steps, view.operations)
         notes += own
         devices.append(_device_advice(view, own))
     verdicts = [judge(view, rules) for view in looked_at]
-    host = None
-    if not devices:
-        host = _host_only(chosen, request, traces)
+    host = None if devices else _host_only(trace, request)
     served = tuple(filter(None, map(serving, looked_at)))
     if not served:
         notes += not_served(request, looked_at)
-    memory = tuple(use for trace in chosen for use in memory_use(trace.memory))
-    window = devices[0].window if devices else (request.window or "all")
-    merged = tuple(merge_notes(notes))
-    advice = Advice(
-        traces=tuple(trace_info(trace) for trace in chosen),
-        window=window,
+    return Advice(
+        traces=(trace_info(trace),),
+        window=devices[0].window if devices else (request.window or "all"),
         devices=tuple(devices),
         host=host,
-        memory=memory,
-        verdict=verdict(devices, host, run, len(chosen)),
-        health=merged,
+        memory=tuple(memory_use(trace.memory)),
+        verdict=verdict(devices, host, run, 1),
+        health=tuple(merge_notes(notes)),
         what_if=tuple(_what_if(view, wanted) for view in looked_at) if wanted else (),
         phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
         findings=tuple(finding for found in verdicts for finding in found.findings),
@@ -128,10 +187,9 @@ def examine(
         ladders=tuple(filter(None, map(ladder, looked_at, (found.findings for found in verdicts)))),
         serving=served,
         skipped=tuple(skipped for found in verdicts for skipped in found.skipped),
-        errors=(*errors, *map(str, lacking), *broken, *(error for found in verdicts for error in found.errors)),
+        errors=(*broken, *(error for found in verdicts for error in found.errors)),
         ranks=run,
     )
-    return advice, looked_at
 
 
 def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | None, errors: Sequence[str]) -> Advice:
@@ -144,9 +202,7 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         raise NothingToAnalyse("no recording could be looked at")
     devices = tuple(device for advice in advices for device in advice.devices)
     host = None if devices else advices[0].host
-    notes = [
-        note for advice in advices for note in advice.health if advice.ranks is None or note not in advice.ranks.notes
-    ]
+    notes = [note for advice in advices for note in advice.health]
     merged = tuple(merge_notes([*notes, *(run.notes if run else ())]))
     first = next((advice for advice in advices if advice.devices), advices[0])
     return replace(
@@ -166,20 +222,6 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         errors=(*errors, *dict.fromkeys(error for advice in advices for error in advice.errors)),
         ranks=run,
     )
-
-
-def _run_of(looked_at: Sequence[DeviceWindow], request: Request) -> Run | None:
-    """The devices looked at as ranks of one run, priced by replaying them together."""
-    if len(looked_at) < 2 or request.rank is not None:
-        return None
-    from gpu_trace_advisor.analysis.joint_replay import priced
-    from gpu_trace_advisor.ranks.compare_ranks import find_run
-
-    most = budget(len(looked_at))
-    # Files of several folders may have one name.
-    summaries = [summarise(view, most, f"{view.trace.name} {id(view.trace)}") for view in looked_at]
-    found = find_run(summaries)
-    return priced(found, summaries, looked_at) if found else None
 
 
 def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Rule]:
@@ -342,19 +384,14 @@ def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvic
     return StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(operations), step.left_out)
 
 
-def _host_only(traces: Sequence[Trace], request: Request, everything: Sequence[Trace]) -> HostAdvice:
-    """The useful view of a recording without GPU work, of those chosen among everything read.
+def _host_only(trace: Trace, request: Request) -> HostAdvice:
+    """The useful view of a recording without GPU work.
 
     Raises:
         NothingToAnalyse: not even that, or GPU work was asked for, or should be there and is not.
     """
-    if not traces:
-        known = sorted({t.rank for t in everything if t.rank is not None})
-        have = f"there are ranks {', '.join(map(str, known))}" if known else "no file says its rank"
-        raise NothingToAnalyse(f"no trace of rank {request.rank}; {have}")
-    trace = traces[0]
-    if busy := next((t for t in traces if len(t.operations)), None):
-        raise NothingToAnalyse(_outside(busy, request))
+    if len(trace.operations):
+        raise NothingToAnalyse(_outside(trace, request))
     if (trace.kind == Kind.ACCELERATOR).any():
         raise NothingToAnalyse(
             f"{trace.name}: recorded on an accelerator that is not read (MTIA, XPU, HPU …); only CUDA and ROCm GPUs are"

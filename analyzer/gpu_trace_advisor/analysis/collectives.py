@@ -17,7 +17,7 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import Intervals, union
 from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF, dtype_bytes, kind_of
 from gpu_trace_advisor.ranks.model import PHASES, Collectives
-from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, covered
+from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, Timeline, covered
 from gpu_trace_advisor.trace.lookup import distinct_rows, values_at, values_of
 from gpu_trace_advisor.trace.model import NONE, Int64
 
@@ -30,9 +30,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     Which are kept depends on their number or order alone, so that all ranks keep the same ones.
     """
     timeline = view.timeline
-    at = np.flatnonzero(timeline.does == COMMUNICATION)
-    at = at[timeline.end[at] > timeline.start[at]]
-    at = at[np.argsort(timeline.start[at], kind="stable")]
+    at = communications(timeline)
     rows = timeline.row[at]
     names = _Names(view, rows)
     keys, key = names.keys()
@@ -59,6 +57,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     inside = (start >= view.window.start_ns) & (start < view.window.end_ns)
     found = Collectives(
         keys=tuple(keys),
+        place=kept,
         key=key[kept].astype(np.int32),
         order=order[kept],
         sequence=sequence[kept],
@@ -72,6 +71,12 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
         phases_ns=phases_between(view, since[kept], start[kept]),
     )
     return found, stride
+
+
+def communications(timeline: Timeline) -> Int64:
+    """The timeline's operations that communicate and take any time, in order of start."""
+    at = np.flatnonzero((timeline.does == COMMUNICATION) & (timeline.end > timeline.start))
+    return at[np.argsort(timeline.start[at], kind="stable")]
 
 
 def _number(number: int | None, index: int) -> int:

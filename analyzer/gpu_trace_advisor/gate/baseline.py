@@ -13,13 +13,12 @@ from dataclasses import field
 from pathlib import Path
 
 from gpu_trace_advisor.advice import model
-from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.analysis.device_window import Request
-from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
 from gpu_trace_advisor.gate.comparability import distinct
 from gpu_trace_advisor.gate.run_record import Run, run_of
 from gpu_trace_advisor.gate.saved import first_violation, load_json
-from gpu_trace_advisor.ingest import find_traces, read
+from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.runtime.files import write_whole
 from gpu_trace_advisor.sanitize import json_text
@@ -106,8 +105,10 @@ def load_runs(path: Path, request: Request) -> list[Run]:
         if wrong := first_violation(plain, schema):
             raise BadUsage(f"{path}: not an advice in JSON: {wrong}")
         return [run_of(plain, str(path))]
-    traces = [read(file) for file in find_traces(path)]
-    return [run_of(advise_traces(traces, request).to_json())]
+    advice = look_at([str(path)], request, jobs=1).advice
+    if advice.errors:
+        raise UnreadableTrace(advice.errors[0])
+    return [run_of(advice.to_json())]
 
 
 def matching(runs: list[Run], hardware: str) -> list[Run]:

@@ -120,14 +120,26 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
     return Numbered(tuple(taken[r] for r in ranks), ranks, world, missing, tuple(notes))
 
 
-def find_run(summaries: Sequence[RankSummary]) -> Run | None:
+@dataclass(frozen=True)
+class Comparison:
+    """A run, and what was compared for it."""
+
+    run: Run
+    summaries: tuple[RankSummary, ...]
+    """Of the run's rows."""
+    matched: Matched
+    alignment: Alignment
+
+
+def compare(summaries: Sequence[RankSummary]) -> Comparison | None:
     """What comes of looking at all ranks together; None where there are not two of one run."""
     numbered = number(summaries)
     if len(numbered.summaries) < 2:
         return None
     matched = match(numbered.summaries)
     alignment = align_ranks(numbered.summaries, matched)
-    return _Comparison(numbered, matched, alignment).run()
+    run = _Comparison(numbered, matched, alignment).run()
+    return Comparison(run, numbered.summaries, matched, alignment)
 
 
 def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:

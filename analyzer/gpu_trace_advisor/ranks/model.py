@@ -19,6 +19,8 @@ class Collectives:
 
     keys: tuple[tuple[str, str, int], ...]
     """Distinct (group, kind, ranks in the group; 0 unknown)."""
+    place: Int64
+    """[c] which of all collectives of the recording it is, in order of start."""
     key: Int32
     """[c] index into `keys`."""
     order: Int64
