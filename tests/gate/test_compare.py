@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import StepAdvice
@@ -16,8 +17,9 @@ from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline, load_runs
 from gpu_trace_advisor.gate.compare import IMPROVED, NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare
-from gpu_trace_advisor.gate.rank_test import shift, spread_of_runs
-from gpu_trace_advisor.gate.run_record import Run, run_of
+from gpu_trace_advisor.gate.noise import between_runs, quantile
+from gpu_trace_advisor.gate.rank_test import rank_test, shift
+from gpu_trace_advisor.gate.run_record import Run, counts, run_of
 from gpu_trace_advisor.ingest import read
 
 from tests.advices import MS, advice, device, host
@@ -40,8 +42,12 @@ def steps(periods: Sequence[float], first: float = 0) -> tuple[StepAdvice, ...]:
     )
 
 
-def run(periods: Sequence[float] = STEADY, *, loader: float = 1, options: tuple[str, ...] = (), **changes: Any) -> Run:
-    """A run with these step times in ms, of them `loader` ms the data loader's."""
+def run(
+    periods: Sequence[float] = STEADY, *, loader: float = 1, options: tuple[str, ...] = (),
+    each: dict[str, Sequence[int]] | None = None, **changes: Any,
+) -> Run:  # fmt: skip
+    """A run with these step times in ms, of them `loader` ms the data loader's. What is counted is spread evenly over the
+    steps, but for what is given for `each` of them."""
     made = steps(periods)
     wall, count = made[-1].end_ns, len(made)
     idle = round(loader * count * MS)
@@ -56,8 +62,21 @@ def run(periods: Sequence[float] = STEADY, *, loader: float = 1, options: tuple[
         **changes,
     }  # fmt: skip
     value = advice(device(items, **fields))
+    if fields["steps"]:
+        totals = counts(value.to_json()["devices"][0])
+        spread = {name: each[name] if each and name in each else evenly(total, count) for name, total in totals.items()}
+        fields["steps"] = tuple(
+            dataclasses.replace(step, counts={name: spread[name][i] for name in spread})
+            for i, step in enumerate(fields["steps"])
+        )
+        value = advice(device(items, **fields))
     traces = tuple(dataclasses.replace(trace, options=options) for trace in value.traces)
     return run_of(dataclasses.replace(value, traces=traces).to_json())
+
+
+def evenly(total: int, count: int) -> list[int]:
+    """The total in so many whole parts, as even as can be."""
+    return [total * (i + 1) // count - total * i // count for i in range(count)]
 
 
 def of_job(world: int) -> Run:
@@ -104,15 +123,41 @@ def test_the_interval_holds_the_shift() -> None:
     assert found.low <= found.by == 2 <= found.high
 
 
-def test_runs_spread_as_far_as_their_medians_lie_apart() -> None:
-    assert spread_of_runs([22.5, 25.5, 23]) == 3
-    assert spread_of_runs([22.5]) is None
+def test_ties_share_their_mean_rank() -> None:
+    # Ranks of 1 1 | 1 2 are 2 2 2 4; of the 6 pairs 3 hold the 4, and every sum lies 1 from the mean of 5.
+    assert rank_test([1, 1], [1, 2]) == 1
+    # 1 1 1 | 2 2 2: only 2 of the 20 ways to choose three lie as far apart.
+    assert rank_test([1, 1, 1], [2, 2, 2]) == pytest.approx(0.1)
 
 
-def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "scipy.stats", None)
-    with pytest.raises(BadUsage, match=r"pip install 'gpu-trace-advisor\[gate\]'"):
-        shift([1, 2, 3, 4], [5, 6, 7, 8])
+@pytest.mark.parametrize(("before", "after", "ties"), [(4, 7, 0), (27, 9, 0), (60, 50, 0), (60, 50, 5)])
+def test_p_is_that_of_scipy(before: int, after: int, ties: int) -> None:
+    scipy = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(before)
+    one, two = random.normal(0, 1, before), random.normal(0.4, 1, after)
+    if ties:
+        one, two = np.round(one * ties), np.round(two * ties)
+    method = "exact" if min(before, after) <= 20 else "asymptotic"
+    assert rank_test(one.tolist(), two.tolist()) == pytest.approx(scipy.mannwhitneyu(one, two, method=method).pvalue)
+
+
+def test_runs_lie_apart_as_students_t_says() -> None:
+    """No scatter of steps: 22, 24 and 26 have a variance of 4, which counts half beside that of the steps, so √2; t of
+    2 + 2 degrees of freedom is 4.604, and a single value differs from the mean of three by √(1 + 1/3) as much."""
+    runs = [[22.0] * 9, [24.0] * 9, [26.0] * 9]
+    assert between_runs(runs, [24.0] * 9) == pytest.approx(4.604 * 2**0.5 * (4 / 3) ** 0.5)
+
+
+def test_one_run_is_as_uncertain_as_its_steps_scatter() -> None:
+    """Steps of 9 and 11 have a standard deviation of √2 (two of them); one run against one differs by √2 as much."""
+    assert between_runs([[9, 11]], [9, 11]) == pytest.approx(9.925 * 2**0.5 * 2**0.5)
+    assert between_runs([[9, 9, 11, 11, 90]], [9, 9, 11, 11, 10]) == pytest.approx(9.925 * 2**0.5, rel=0.2)  # one odd step
+    assert between_runs([[9, 11]], [18, 22]) == between_runs([[9, 11]], [9, 11])  # slower steps scatter more, as a share as much
+
+
+def test_quantiles_go_on_where_the_table_ends() -> None:
+    assert quantile(11) == pytest.approx(3.106, rel=0.005)  # of a printed table
+    assert quantile(30) == pytest.approx(2.750, rel=0.005)
 
 
 # Verdicts
@@ -171,7 +216,9 @@ def test_what_lies_within_the_spread_of_runs_is_noise() -> None:
     several = compare([run(fast), run(slow), run(fast)], run([p + 0.001 for p in slow]))
     assert several.verdict == SAME
     step = several.lanes[0].step
-    assert step is not None and step.noise_ns == 3 * MS
+    # The same recording twice counts once: 22.54 and 25.54 have a variance of 4.5, steps hardly any, together 4.5 / 3;
+    # t of 2 + 1 degrees of freedom is 5.841, and one value differs from the mean of two by √1.5 as much.
+    assert step is not None and step.noise_ns == pytest.approx(5.841 * 1.5 * MS, rel=0.01)
 
 
 def test_a_single_run_says_so_and_several_do_not() -> None:
@@ -206,20 +253,59 @@ def test_fewer_operations_at_the_same_speed_are_shown_and_no_improvement() -> No
     assert [(c.name, c.before, c.after, c.grew) for c in found.lanes[0].counts] == [("syncs", 1, 0, False)]
 
 
-@pytest.mark.parametrize(("before", "after"), [(9, 11), (11, 9), (13, 10), (9, 15), (10, 12)])
-def test_what_comes_every_five_steps_grows_in_no_window_of_other_length(before: int, after: int) -> None:
-    """2 in 10 steps, 3 in 12: a window may hold one more of them; what comes twice as often is more work."""
+def counted(each: Sequence[int], by: float = 1, name: str = "syncs") -> Run:
+    """A run of so many steps with these counts in each."""
+    totals = {name.replace("-", "_"): sum(each)}
+    return run(slower(by, (STEADY * 3)[: len(each) - 1]), each={name: each}, **totals)
 
-    def made(count: int, syncs: int, by: float = 1) -> Run:
-        launches = Launches(2 * count, 2 * count, 0, 0, 0, 0, (2_000, 9_000))
-        own: dict[str, Any] = {"syncs": syncs, "blocking_copies": 0, "copies": (), "launches": launches}
-        return run(slower(by, (STEADY * 3)[: count - 1]), **own)
 
-    usual = made(before, -(-before // 5))
-    assert compare([usual], made(after, -(-after // 5), 1.001)).verdict == SAME
-    found = compare([usual], made(after, -(-after // 2), 1.001))
-    assert found.verdict == REGRESSED and "more work a step: syncs" in found.reason
-    assert compare([usual], made(after, after, 1.001)).verdict == REGRESSED
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((0, 0, 0, 0, 1, 0, 0, 0, 0, 1), (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)),  # every fifth step, in windows of 10 and 12
+        ((550, 561, 553, 556, 550, 563), (552, 563, 557, 560, 551, 562)),  # kernels that the allocator and the data change
+        ((550, 550, 550, 550, 550, 551), (551, 551, 551, 551, 551, 551)),  # 0.2 % of one: too little to matter
+    ],
+)
+def test_what_varies_by_itself_is_told_and_no_regression(before: Sequence[int], after: Sequence[int]) -> None:
+    found = compare([counted(before)], counted(after, 1.001))
+    assert found.verdict == SAME
+    change = next(change for change in found.lanes[0].counts if change.name == "syncs")
+    assert (change.grew, change.exact) == (False, False)
+
+
+def test_what_varies_is_held_against_its_noise() -> None:
+    """From about 2 to 9 a step: more than any of the steps before."""
+    found = compare([counted((2, 1, 2, 2, 3, 2, 2, 1, 2, 2))], counted((9, 9, 8, 9, 9, 9, 10, 9, 9, 9), 1.001))
+    assert found.verdict == REGRESSED and "more work a step: syncs 1.9 → 9" in found.reason
+
+
+def test_what_is_constant_in_both_is_exact() -> None:
+    found = compare([counted((2,) * 6)], counted((3,) * 6, 1.001))
+    assert found.verdict == REGRESSED and "more work a step: syncs 2 → 3" in found.reason
+    (change,) = found.lanes[0].counts
+    assert (change.grew, change.exact) == (True, True)
+
+
+def test_runs_that_differ_in_a_count_make_it_no_measure() -> None:
+    """2 in one run and 4 in the other, whatever the reason: 5 is no proof of anything."""
+    assert compare([counted((2,) * 6), counted((4,) * 6, 1.002)], counted((5,) * 6, 1.001)).verdict == SAME
+
+
+def test_a_microsecond_makes_a_copy_blocking() -> None:
+    found = compare([counted((0,) * 6, name="blocking-copies")], counted((0, 0, 0, 1, 0, 0), 1.001, "blocking-copies"))
+    assert found.verdict == SAME and not found.lanes[0].counts[0].exact
+
+
+@pytest.mark.parametrize(("by", "verdict"), [(0.875, IMPROVED), (0.98, SAME), (1.001, REGRESSED)])
+def test_what_is_faster_is_not_regressed_for_its_counts(by: float, verdict: str) -> None:
+    assert compare([counted((2,) * 10)], counted((3,) * 10, by)).verdict == verdict
+
+
+def test_an_old_baseline_without_counts_a_step_tells_and_does_not_fail() -> None:
+    old = run(syncs=10)
+    lanes = tuple(dataclasses.replace(lane, step_counts={}) for lane in old.lanes)
+    assert compare([dataclasses.replace(old, lanes=lanes)], run(slower(1.001), syncs=20)).verdict == SAME
 
 
 def test_a_count_within_those_of_the_runs_before_has_not_grown() -> None:
@@ -287,7 +373,7 @@ def test_other_versions_compare_with_a_note(tmp_path: Path) -> None:
     assert not any("recorded by" in note for note in compare([before], dataclasses.replace(before, name="x")).notes)
 
 
-def test_a_smaller_batch_is_doubted(tmp_path: Path) -> None:
+def test_another_batch_is_other_work(tmp_path: Path) -> None:
     """A product of [b, 1024] and [1024, 1024] takes 2 b 1024² FLOPs: 0.0671 G for 32 rows, half of it for 16."""
 
     def batch(rows: int, at: int) -> Run:
@@ -299,9 +385,11 @@ def test_a_smaller_batch_is_doubted(tmp_path: Path) -> None:
         return load_runs(written(tmp_path / f"{rows}-{at}.json", *events), Request())[0]
 
     found = compare([batch(32, 0)], batch(16, 1))
-    told = "a step computes 0.06711 GFLOP before, 0.03355 after (device 0): other shapes, such as another batch?"
-    assert told in found.notes
+    assert found.verdict == NOT_COMPARABLE
+    assert found.reason == "other work in a step: 0.06711 GFLOP before, 0.03355 after (device 0)"
     assert not any("GFLOP" in note for note in compare([batch(32, 0)], batch(32, 2)).notes)
+    told = "a step computes 0.06711 GFLOP before, 0.06291 after (device 0): other shapes, such as another batch?"
+    assert told in compare([batch(32, 0)], batch(30, 1)).notes
 
 
 def a_step(number: int, at: int) -> list[dict[str, Any]]:
@@ -340,7 +428,7 @@ def window(calls: int, ns: int) -> Run:
 def test_less_work_in_a_window_is_no_improvement() -> None:
     found = compare([window(34, 34 * MS)], dataclasses.replace(window(30, 30 * MS), name="after"))
     assert found.verdict == NOT_COMPARABLE
-    assert "other work in the window: 34 kernels before, 30 after" in found.reason
+    assert "other work in the window: 34 × ampere_sgemm_128x64_tn before, 30 after" in found.reason
     assert "--step-marker" in found.reason
 
 
@@ -348,6 +436,26 @@ def test_the_same_work_in_one_window_is_too_little_to_tell() -> None:
     before, after = window(30, 30 * MS), window(30, 25 * MS)
     lane = dataclasses.replace(after.lanes[0], identity=(1, 2, 3, 4))
     assert compare([before], dataclasses.replace(after, lanes=(lane,))).verdict == TOO_FEW
+
+
+def test_another_gpu_is_named_before_anything_else() -> None:
+    a100 = run_of(advice(device(name="NVIDIA A100", device=3), device(name="NVIDIA A100", device=4)).to_json())
+    found = compare([health(run(), "cold")], a100)
+    assert (found.verdict, found.reason) == (NOT_COMPARABLE, "other GPU: NVIDIA H100 before, NVIDIA A100 after")
+
+
+def test_another_device_of_the_same_type_will_do() -> None:
+    found = compare([run()], run(slower(1.001), device=2))
+    assert found.verdict == SAME
+    assert "device 0 before is held against device 2 after" in found.notes
+    two = advice(device(), device(device=1)), advice(device(device=2, end_ns=7), device(device=5))
+    lanes = compare([run_of(two[0].to_json())], run_of(two[1].to_json())).lanes
+    assert [lane.key for lane in lanes] == ["device 2", "device 5"]
+
+
+def test_other_ranks_of_several_are_no_others_place() -> None:
+    before, after = (advice(*(device(rank=rank, operations=rank) for rank in ranks)) for ranks in ((0, 1), (0, 2)))
+    assert compare([run_of(before.to_json())], run_of(after.to_json())).reason == "rank 1 device 0 is missing in after"
 
 
 def test_a_lost_device_is_named() -> None:

@@ -19,10 +19,12 @@ from gpu_trace_advisor.analysis.health import check_device, check_trace
 from gpu_trace_advisor.analysis.joint_replay import Network, Variant
 from gpu_trace_advisor.analysis.rank_summary import world
 from gpu_trace_advisor.analysis.summary import (
+    MATRIX_CLASSES,
     allocation_calls,
     clipped_ns,
     communication_ns,
     copies_by_kind,
+    counts_by_step,
     host_ranges,
     kernels_by_name,
     largest_gaps,
@@ -45,7 +47,9 @@ from gpu_trace_advisor.rulekit.rule import Rule
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import Timeline
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
-from gpu_trace_advisor.trace.model import NONE, Int64, Kind, Note, Trace
+from gpu_trace_advisor.trace.kernel_names import kernel_class
+from gpu_trace_advisor.trace.lookup import named
+from gpu_trace_advisor.trace.model import NONE, Kind, Note, Trace
 
 COSTLY_OPTIONS = ("with_stack", "record_shapes", "profile_memory", "with_flops", "with_modules")
 NAMES_SHOWN = 200  # operators and modules kept in the result; kernels are all kept
@@ -308,6 +312,7 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
         (d for d in trace.devices if d.ordinal == timeline.device and d.process in (None, timeline.process)), None
     )
     busy = total(clip(timeline.busy, start, end))
+    flops, flops_kernels = _flops(view)
     syncs, blocking_copies = sync_calls(attribution, start, end)
     launch_window = (trace.origin_ns, int(trace.end_ns.max()) + 1) if window.kind in ("gpu", "all") else (start, end)
     return DeviceAdvice(
@@ -330,10 +335,7 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
         idle_unlinked_ns=_ns(items, "idle", "unlinked"),
         communication_total_ns=communication_ns(timeline, start, end),
         attribution=items,
-        steps=tuple(
-            _step_advice(timeline, step, mine)
-            for step, mine in zip(view.steps, grouped(view.of_step, len(view.steps)), strict=True)
-        ),
+        steps=_steps_advice(view),
         step_ns=view.step_ns,
         kernels_by_name=tuple(kernels_by_name(timeline, operations, ns)),
         copies=tuple(copies_by_kind(timeline, operations, ns)),
@@ -351,7 +353,8 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
         critical_path=tuple(path.by_cause.items()),
         peaks=_peaks(view),
         health=tuple(health),
-        flops=_flops(view),
+        flops=flops,
+        flops_kernels=flops_kernels,
     )
 
 
@@ -369,19 +372,28 @@ def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:
     return sum(item.ns for item in items if (item.when, item.side) == (when, side))
 
 
-def _flops(view: DeviceWindow) -> float | None:
-    """What the window's kernels compute, as far as recorded shapes tell."""
+def _flops(view: DeviceWindow) -> tuple[float | None, int | None]:
+    """What the window's kernels compute, as far as recorded shapes tell, and how many of the matrix kernels that is."""
     costs = view.inkernel.costs
     known = view.operations[costs.kind[view.operations] != NONE]
     if not len(known):
-        return None
+        return None, None
     each = np.array([kind.flops for kind in costs.kinds])
-    return float((each[costs.kind[known]] * costs.share[known]).sum())
+    codes = view.trace.name_code[view.timeline.row[known]]
+    matrix = named(view.trace, codes, lambda name: kernel_class(name) in MATRIX_CLASSES)
+    return float((each[costs.kind[known]] * costs.share[known]).sum()), int(matrix.sum())
 
 
-def _step_advice(timeline: Timeline, step: Step, operations: Int64) -> StepAdvice:
-    gpu = total(union(timeline.start[operations], timeline.end[operations]))
-    return StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(operations), step.left_out)
+def _steps_advice(view: DeviceWindow) -> tuple[StepAdvice, ...]:
+    steps, timeline = view.steps, view.timeline
+    operations = grouped(view.of_step, len(steps))
+    ends = [*(step.start_ns for step in steps[1:]), *(step.end_ns for step in steps[-1:])]
+    counts = counts_by_step(view.attribution, operations, [(s.start_ns, end) for s, end in zip(steps, ends, strict=True)])
+    found = []
+    for step, mine, counted in zip(steps, operations, counts, strict=True):
+        gpu = total(union(timeline.start[mine], timeline.end[mine]))
+        found.append(StepAdvice(step.name, step.start_ns, step.end_ns, gpu, len(mine), step.left_out, counted))
+    return tuple(found)
 
 
 def _host_only(trace: Trace, request: Request) -> HostAdvice:

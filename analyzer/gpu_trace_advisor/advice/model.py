@@ -7,6 +7,7 @@ trace cannot tell.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, TypeVar
 
 from gpu_trace_advisor.analysis.device_window import Place
@@ -54,6 +55,9 @@ class StepAdvice:
     """Time with at least one of the operations that the step launched running, wherever they run."""
     operations: int
     left_out: str | None
+    counts: dict[str, int] = field(default_factory=dict)
+    """What happened how often: kernels, copies and launches of its operations; syncs, blocking copies and allocations
+    between its start and the next step's. Empty of a recording without GPU work."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class DeviceAdvice:
     """What makes this device's numbers doubtful; `Advice.health` has the notes of all devices and of the files."""
     flops: float | None = None
     """Of the window's kernels, as far as recorded shapes tell; None where they do not."""
+    flops_kernels: int | None = None
+    """How many matrix products, convolutions and attention kernels these FLOPs are of; None where nothing is known."""
 
     @property
     def wall_ns(self) -> int:

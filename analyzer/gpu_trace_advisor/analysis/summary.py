@@ -25,6 +25,9 @@ FRAMEWORK_PATH = re.compile(
 )
 PYTHON_LINE = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 
+MATRIX_CLASSES = ("gemm", "attention", "convolution")
+"""Classes of kernels that do nearly all the FLOPs."""
+
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -374,3 +377,34 @@ def allocation_calls(timeline: Timeline, start: int, end: int) -> int:
     trace, doing = timeline.trace, timeline.host.doing
     rows = np.flatnonzero((doing == HostActivity.ALLOCATOR) & (trace.process == timeline.process))
     return int(((trace.start_ns[rows] >= start) & (trace.start_ns[rows] < end)).sum())
+
+
+def counts_by_step(
+    attribution: Attribution, operations: Sequence[Int64], spans: Sequence[tuple[int, int]]
+) -> list[dict[str, int]]:
+    """For each step what happened how often: of its operations, and of the host's calls in its span [start, end)."""
+    timeline, blocking = attribution.timeline, attribution.blocking
+    trace = timeline.trace
+    returned = trace.end_ns[blocking.row]
+    allocating = (timeline.host.doing == HostActivity.ALLOCATOR) & (trace.process == timeline.process)
+    lost = trace.start_ns[lost_launches(timeline)]
+    calls = {
+        "launches": np.sort(lost),
+        "syncs": np.sort(returned[~blocking.is_copy]),
+        "blocking-copies": np.sort(returned[blocking.is_copy]),
+        "allocations": np.sort(trace.start_ns[np.flatnonzero(allocating)]),
+    }
+    found = []
+    for mine, (start, end) in zip(operations, spans, strict=True):
+        does = timeline.does[mine]
+        counts = {
+            "kernels": int(timeline.is_kernel[mine].sum()),
+            "operations": len(mine),
+            "launches": len(ascending(timeline.launch[mine[timeline.linked[mine]]])),
+            "copies": int(((does >= FIRST_COPY) & (does != SET)).sum()),
+        }
+        for name, at in calls.items():
+            low, high = np.searchsorted(at, (start, end))
+            counts[name] = counts.get(name, 0) + int(high - low)
+        found.append(counts)
+    return found

@@ -1,7 +1,8 @@
 """What changed from earlier runs to a later one, per step, and whether it is more than noise.
 
 The unit is the marked step. A window without steps is compared only when it holds the same kernels on both sides, and
-then nothing is known of its noise. Less work in a fixed window is never an improvement.
+then nothing is known of its noise. Less work in a fixed window is never an improvement. `gate.noise` says how far apart
+runs of one program may lie.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from statistics import fmean
 from typing import Any
 
 from gpu_trace_advisor.gate.comparability import (
+    aligned,
     distinct,
+    other_gpu,
     other_options,
     other_shapes,
     same_conditions,
     same_devices,
     same_recording,
 )
-from gpu_trace_advisor.gate.rank_test import Shift, shift, spread_of_runs
+from gpu_trace_advisor.gate.noise import between_runs
+from gpu_trace_advisor.gate.rank_test import Shift, shift
 from gpu_trace_advisor.gate.run_record import Lane, Run, middle
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
@@ -33,6 +37,9 @@ WORST_FIRST = (NOT_COMPARABLE, REGRESSED, TOO_FEW, IMPROVED, SAME)
 RELATIVE = 0.03  # smaller shifts are not called: 2 % noise between 10 steps shifts them so far once in 300 times
 ABSOLUTE_NS = 10_000  # a step's markers are no more exact than this
 FEWEST_PERIODS = 4  # between five steps
+QUICKER = 0.01  # a step shorter by more is no regression for what it counts
+BY_TIMING = ("blocking-copies",)
+"""Counts that a microsecond decides: whether a copy had ended when its call returned."""
 KERNELS_SHOWN = 12
 
 
@@ -45,7 +52,7 @@ class Timing:
     shift: Shift | None
     """None with too few steps."""
     noise_ns: float | None
-    """The larger of the spread between steps and the spread between runs."""
+    """The larger of the uncertainty of the shift and of how far runs of one program may lie apart."""
     verdict: str
 
 
@@ -68,12 +75,15 @@ class Change:
 
 @dataclass(frozen=True)
 class CountChange:
-    """A number per step; exact."""
+    """A number per step."""
 
     name: str
     before: float
     after: float
     grew: bool
+    """More than before, and not by chance."""
+    exact: bool
+    """The same in every step of each side; else it varies by itself, and is held against its noise as a time is."""
 
 
 @dataclass(frozen=True)
@@ -112,20 +122,19 @@ class Comparison:
 
 
 def compare(before: Sequence[Run], after: Run) -> Comparison:
-    """The later run against the earlier ones, which are runs of one program.
-
-    Raises:
-        BadUsage: SciPy is needed and not installed.
-    """
+    """The later run against the earlier ones, which are runs of one program."""
     given, before = before, distinct(before)
     names = tuple(run.name for run in before)
     if all(same_recording(run, after) for run in before):
         why = "both sides are the same recording: this compares it with itself"
         lanes = tuple(_lane_change([lane], lane, times=False) for lane in after.lanes)
         return Comparison(SAME, why, names, after.name, lanes, itself=True)
-    alike = [run for run in before if same_devices(run, after) is None]
+    on_it = [aligned(run, after) for run in before if other_gpu(run, after) is None]
+    if not on_it:
+        return not_comparable(other_gpu(before[-1], after) or "", names, after.name)
+    alike = [run for run in on_it if same_devices(run, after) is None]
     if not alike:
-        return not_comparable(same_devices(before[-1], after) or "", names, after.name)
+        return not_comparable(same_devices(on_it[-1], after) or "", names, after.name)
     usable = [run for run in alike if same_conditions(run, after) is None]
     forbidden = same_conditions(alike[-1], after) if not usable else None
     runs = usable or alike[-1:]
@@ -141,6 +150,7 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
         notes.append("a recording that was given several times counts once")
     if len(runs) == 1 and not forbidden:
         notes.append("single run before: how much runs differ is not known, only how much steps do")
+    notes += sorted({note for run in before for note in _renamed(run, aligned(run, after))})
     if runs[-1].producers and after.producers and runs[-1].producers != after.producers:
         notes.append(f"recorded by {', '.join(runs[-1].producers)} before, {', '.join(after.producers)} after")
     if shapes := other_shapes(runs[-1], after):
@@ -158,6 +168,12 @@ def compare(before: Sequence[Run], after: Run) -> Comparison:
 def not_comparable(why: str, before: tuple[str, ...] = (), after: str = "") -> Comparison:
     """The comparison that could not be made."""
     return Comparison(NOT_COMPARABLE, why, before, after, ())
+
+
+def _renamed(run: Run, as_: Run) -> list[str]:
+    """What stands under another number of device or rank than in its recording."""
+    pairs = zip(run.lanes, as_.lanes, strict=True)
+    return [f"{lane.key} before is held against {new.key} after" for lane, new in pairs if lane.key != new.key]
 
 
 def _lane(run: Run, key: str) -> Lane:
@@ -189,12 +205,11 @@ def _timing(before: Sequence[Sequence[int]], after: Sequence[int]) -> Timing | N
     if min(len(pooled), len(after)) < FEWEST_PERIODS:
         return Timing(usual, now, None, None, TOO_FEW)
     moved = shift(pooled, after)
-    between = spread_of_runs([middle(run) or 0.0 for run in before if run]) or 0.0
-    least = max(RELATIVE * usual, ABSOLUTE_NS, between)
+    apart = between_runs(before, after)
     verdict = SAME
-    if moved.significant and abs(moved.by) > least:
+    if moved.significant and abs(moved.by) > max(RELATIVE * usual, ABSOLUTE_NS, apart):
         verdict = REGRESSED if moved.by > 0 else IMPROVED
-    return Timing(usual, now, moved, max(moved.half_width, between), verdict)
+    return Timing(usual, now, moved, max(moved.half_width, apart), verdict)
 
 
 def _changes(
@@ -222,23 +237,34 @@ def _kernels(before: Sequence[Lane], after: Lane) -> tuple[Change, ...]:
 
 
 def count_changes(before: Sequence[Lane], after: Lane) -> tuple[CountChange, ...]:
-    """Counts per step that differ; one grew when it is above that of every run before.
-
-    What happens every so many steps comes once more or less in a window of other length: that is no growth.
-    """
+    """Counts per step that differ; one grew when it is above that of every run before, by more than it varies by itself."""
     found = []
     for name, now in after.counts.items():
-        runs = [(lane.counts[name], lane.units) for lane in before if name in lane.counts]
-        usual = [Fraction(count, units) for count, units in runs]
+        runs = [lane for lane in before if name in lane.counts]
+        usual = [Fraction(lane.counts[name], lane.units) for lane in runs]
         here = Fraction(now, after.units)
         if usual and here not in usual:
             nearest = max(usual) if here > max(usual) else min(usual)
-            grew = here > max(usual) and not any(
-                units != after.units and Fraction(now - 1, after.units) < Fraction(count + 1, units)
-                for count, units in runs
-            )
-            found.append(CountChange(name, float(nearest), float(here), grew))
+            exact = name not in BY_TIMING and len(set(usual)) == 1 and all(_steady(lane, name) for lane in (*runs, after))
+            grew = here > max(usual) and (exact or _grew(runs, after, name))
+            found.append(CountChange(name, float(nearest), float(here), grew, exact))
     return tuple(found)
+
+
+def _steady(lane: Lane, name: str) -> bool:
+    """The count is the same in every step, of several."""
+    each = lane.step_counts.get(name, ())
+    return len(each) > 1 and len(set(each)) == 1
+
+
+def _grew(before: Sequence[Lane], after: Lane, name: str) -> bool:
+    """A count that varies lies higher than chance would have it, as `_timing` tells of a time."""
+    runs, now = [lane.step_counts.get(name, ()) for lane in before], after.step_counts.get(name, ())
+    pooled = [count for each in runs for count in each]
+    if min(len(pooled), len(now)) <= FEWEST_PERIODS or not all(runs):
+        return False
+    more = fmean(now) - fmean(pooled)
+    return shift(pooled, now).significant and more > max(RELATIVE * fmean(pooled), between_runs(runs, now, fmean))
 
 
 def _judge(lanes: Sequence[LaneChange]) -> tuple[str, str]:
@@ -253,8 +279,14 @@ def _judge(lanes: Sequence[LaneChange]) -> tuple[str, str]:
 def _verdict_of(lane: LaneChange) -> str:
     if lane.step is None:
         return TOO_FEW
-    grew = any(count.grew for count in lane.counts)
-    return REGRESSED if lane.step.verdict == SAME and grew else lane.step.verdict
+    if lane.step.verdict == SAME and any(count.grew for count in lane.counts) and not _quicker(lane.step):
+        return REGRESSED
+    return lane.step.verdict
+
+
+def _quicker(step: Timing) -> bool:
+    """Too little or too uncertain for an improvement, but no regression, whatever was counted."""
+    return step.after_ns < (1 - QUICKER) * step.before_ns or (step.shift is not None and step.shift.high < 0)
 
 
 def _sentence(verdict: str, lane: LaneChange) -> str:

@@ -14,11 +14,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from gpu_trace_advisor.analysis.summary import MATRIX_CLASSES
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.saved import decoded
 from gpu_trace_advisor.runtime.classes import dataclass
 
-MATRIX_CLASSES = ("gemm", "attention", "convolution")
 FEWEST_STEPS = 5  # the fewest that times are compared of
 SLOW_START = 1.1  # the first of more steps, longer than this times the median of the others, is left out of times
 KERNELS_KEPT = 40  # by time, in a baseline
@@ -51,6 +51,10 @@ class Lane:
     """Times of the recording's clock that no other recording shares."""
     flops: float | None = None
     """Of the window's kernels, as far as recorded shapes tell; None where they do not."""
+    flops_kernels: int | None = None
+    """Of how many of the matrix kernels these FLOPs are; None where nothing is known."""
+    step_counts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """`counts` of each kept step; empty where the advice or baseline is too old to hold them."""
 
     @property
     def units(self) -> int:
@@ -89,6 +93,7 @@ class Run:
             lane["kernels"] = {name: list(pair) for name, pair in longest}
             for key in ("periods_ns", "gpu_ns", "identity"):
                 lane[key] = list(lane[key])
+            lane["step_counts"] = {name: list(each) for name, each in lane["step_counts"].items()}
         plain["options"], plain["producers"] = list(self.options), list(self.producers)
         plain["lanes"] = list(plain["lanes"])
         return plain
@@ -173,6 +178,8 @@ def _lane(device: Mapping[str, Any], key: str) -> Lane:
         matrix_kernels=None if whole_graphs else matrix,
         identity=(device["start_ns"], device["end_ns"], device["busy_ns"], device["operations"]),
         flops=device.get("flops"),
+        flops_kernels=device.get("flops_kernels"),
+        step_counts=step_counts(kept),
     )
 
 
@@ -187,6 +194,12 @@ def counts(device: Mapping[str, Any]) -> dict[str, int]:
         "blocking-copies": device["blocking_copies"],
         "allocations": device["allocations"],
     }
+
+
+def step_counts(kept: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    """What is counted, for each of the steps."""
+    each = [step.get("counts", {}) for step in kept]
+    return {name: tuple(counts[name] for counts in each) for name in each[0]} if all(each) and each else {}
 
 
 def settled(kept: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
