@@ -8,8 +8,8 @@ that `gpu_trace_advisor.record` makes: 10 steps on the CPU. Nothing differs betw
 what the allocator finds, and what else the machine does, a neighbour that comes and goes among it.
 
 `table` compares runs drawn from these. A false alarm is a later run of the same program that is called improved or
-regressed. The spread of a program is the standard deviation of its runs' medians; a slower program is one whose steps
-all take three of these spreads, and at least five per cent, longer.
+regressed. The spread of a program is how far the medians of its runs lie apart, largest and smallest; a slower program is
+one whose steps all take three of these spreads longer.
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ PROGRAMS: dict[str, Callable[[Any], Step]] = {
 
 def one(program: str, path: Path) -> None:
     """One run, recorded, in a process that no other has run in."""
-    import torch
-
     import gpu_trace_advisor
+    import torch
 
     random.seed()
     torch.seed()
@@ -197,7 +196,9 @@ def slowed(run: Run, by: float) -> Run:
 def table(folder: Path, draws: int) -> None:
     """Markdown: for each program, its time and spread, false alarms by the number of runs before, and what is found."""
     chance = np.random.default_rng(1)
-    print("| program | runs | step ms | spread of runs | false alarms, 1 / 2 / 3 / 5 before | slower by | found, 3 before |")
+    print(
+        "| program | runs | step ms | spread of runs | false alarms, 1 / 2 / 3 / 5 before | slower by | found, 3 before |"
+    )
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for program in PROGRAMS:
         paths = sorted(folder.glob(f"{program}-*.json"))
@@ -205,8 +206,8 @@ def table(folder: Path, draws: int) -> None:
         if len(runs) < 7:
             continue
         medians = np.array([middle(run.lanes[0].periods_ns) for run in runs], float)
-        spread = float(medians.std(ddof=1) / np.median(medians))
-        slower = max(3 * spread, 0.05)
+        spread = float(np.ptp(medians) / np.median(medians))
+        slower = 3 * spread
         alarms = [percent(_rate(runs, draws, n, 0, chance, (IMPROVED, REGRESSED)), 1) for n in (1, 2, 3, 5)]
         found = _rate(runs, draws, 3, slower, chance, (REGRESSED,))
         print(

@@ -11,7 +11,7 @@ import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import StepAdvice
 from gpu_trace_advisor.analysis.device_window import Request
-from gpu_trace_advisor.analysis.summary import KernelTime, Launches
+from gpu_trace_advisor.analysis.summary import KernelTime
 from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import BadUsage
@@ -151,8 +151,12 @@ def test_runs_lie_apart_as_students_t_says() -> None:
 def test_one_run_is_as_uncertain_as_its_steps_scatter() -> None:
     """Steps of 9 and 11 have a standard deviation of √2 (two of them); one run against one differs by √2 as much."""
     assert between_runs([[9, 11]], [9, 11]) == pytest.approx(9.925 * 2**0.5 * 2**0.5)
-    assert between_runs([[9, 9, 11, 11, 90]], [9, 9, 11, 11, 10]) == pytest.approx(9.925 * 2**0.5, rel=0.2)  # one odd step
-    assert between_runs([[9, 11]], [18, 22]) == between_runs([[9, 11]], [9, 11])  # slower steps scatter more, as a share as much
+    assert between_runs([[9, 9, 11, 11, 90]], [9, 9, 11, 11, 10]) == pytest.approx(
+        9.925 * 2**0.5, rel=0.2
+    )  # one odd step
+    assert between_runs([[9, 11]], [18, 22]) == between_runs(
+        [[9, 11]], [9, 11]
+    )  # slower steps scatter more, as a share as much
 
 
 def test_quantiles_go_on_where_the_table_ends() -> None:
@@ -255,15 +259,21 @@ def test_fewer_operations_at_the_same_speed_are_shown_and_no_improvement() -> No
 
 def counted(each: Sequence[int], by: float = 1, name: str = "syncs") -> Run:
     """A run of so many steps with these counts in each."""
-    totals = {name.replace("-", "_"): sum(each)}
+    totals: dict[str, Any] = {name.replace("-", "_"): sum(each)}
     return run(slower(by, (STEADY * 3)[: len(each) - 1]), each={name: each}, **totals)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ((0, 0, 0, 0, 1, 0, 0, 0, 0, 1), (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)),  # every fifth step, in windows of 10 and 12
-        ((550, 561, 553, 556, 550, 563), (552, 563, 557, 560, 551, 562)),  # kernels that the allocator and the data change
+        (
+            (0, 0, 0, 0, 1, 0, 0, 0, 0, 1),
+            (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0),
+        ),  # every fifth step, in windows of 10 and 12
+        (
+            (550, 561, 553, 556, 550, 563),
+            (552, 563, 557, 560, 551, 562),
+        ),  # kernels that the allocator and the data change
         ((550, 550, 550, 550, 550, 551), (551, 551, 551, 551, 551, 551)),  # 0.2 % of one: too little to matter
     ],
 )

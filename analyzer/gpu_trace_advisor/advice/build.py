@@ -45,7 +45,6 @@ from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import Rule
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.device import Timeline
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import named
@@ -388,7 +387,9 @@ def _steps_advice(view: DeviceWindow) -> tuple[StepAdvice, ...]:
     steps, timeline = view.steps, view.timeline
     operations = grouped(view.of_step, len(steps))
     ends = [*(step.start_ns for step in steps[1:]), *(step.end_ns for step in steps[-1:])]
-    counts = counts_by_step(view.attribution, operations, [(s.start_ns, end) for s, end in zip(steps, ends, strict=True)])
+    counts = counts_by_step(
+        view.attribution, operations, [(s.start_ns, end) for s, end in zip(steps, ends, strict=True)]
+    )
     found = []
     for step, mine, counted in zip(steps, operations, counts, strict=True):
         gpu = total(union(timeline.start[mine], timeline.end[mine]))

@@ -245,7 +245,9 @@ def count_changes(before: Sequence[Lane], after: Lane) -> tuple[CountChange, ...
         here = Fraction(now, after.units)
         if usual and here not in usual:
             nearest = max(usual) if here > max(usual) else min(usual)
-            exact = name not in BY_TIMING and len(set(usual)) == 1 and all(_steady(lane, name) for lane in (*runs, after))
+            exact = (
+                name not in BY_TIMING and len(set(usual)) == 1 and all(_steady(lane, name) for lane in (*runs, after))
+            )
             grew = here > max(usual) and (exact or _grew(runs, after, name))
             found.append(CountChange(name, float(nearest), float(here), grew, exact))
     return tuple(found)

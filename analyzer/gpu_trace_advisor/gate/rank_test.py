@@ -86,4 +86,3 @@ def _as_far(ranks: Int64, few: int, off: int) -> float:
         ways[1:, rank:] += ways[:-1, : largest + 1 - rank]
     away = np.abs(np.arange(largest + 1) - few * (len(ranks) + 1))
     return float(ways[few, away >= off].sum() / ways[few].sum())
-
