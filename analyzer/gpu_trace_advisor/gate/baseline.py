@@ -79,7 +79,7 @@ class Baseline:
             raise BadUsage(f"{source}: a baseline without runs; {ANEW}")
         return cls(
             {
-                name: tuple(Run.from_json(run, f"{source}: {name}") for run in runs)
+                name: tuple(Run.from_json(run, f"{source}: {' '.join(name.split())}") for run in runs)
                 for name, runs in plain["hardware"].items()
             }
         )
