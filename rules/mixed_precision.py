@@ -168,7 +168,7 @@ def _how(view: DeviceWindow) -> str:
     new = 'torch.set_float32_matmul_precision("high") for tf32, or torch.autocast("cuda", dtype=torch.bfloat16)'
     old = "torch.autocast with fp16"
     if view.phase.name not in ("prefill", "decode"):  # only gradients are that small
-        old += f" and a GradScaler (fp16 ends at {value('gt-fp16-underflow', 'min'):.1g})"
+        old += f" and a GradScaler (fp16 underflows below {value('gt-fp16-underflow', 'min'):.1g})"
     if not known:
         return f"{new}; before Ampere {old}."
     return f"{new}." if bf16 else f"{old}; this device has no bf16."

@@ -469,7 +469,7 @@ def test_color(
 
 @pytest.mark.parametrize(
     ("told", "terminal", "columns"),
-    [("", 100, 100), ("", 20, 40), ("", 300, 120), ("", 0, 80), ("50", 100, 50), ("0", 100, 100), ("²", 100, 100)],
+    [("", 100, 100), ("", 20, 40), ("", 300, 200), ("", 0, 80), ("50", 100, 50), ("0", 100, 100), ("²", 100, 100)],
 )
 def test_width(told: str, terminal: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", told)

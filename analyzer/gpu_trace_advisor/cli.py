@@ -68,6 +68,10 @@ def parser() -> argparse.ArgumentParser:
         "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
         help="what is written (default: text); github: annotations, with --against or --budget",
     )  # fmt: skip
+    p.add_argument("-v", "--verbose", action="store_true", help="everything as text, not the first screen alone")
+    p.add_argument(
+        "--top", metavar="N", type=count, help="rows of each list in the text, and changes on the first screen"
+    )
     p.add_argument("-o", "--output", metavar="FILE", type=Path, help="write to FILE instead of standard output")
     p.add_argument("--json", metavar="FILE", type=Path, help="write JSON to FILE beside the text")
     p.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report to FILE beside the text")
@@ -112,7 +116,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--debug", action="store_true", help="show the traceback of what exits with 3")
-    p.add_argument("--version", action=TellVersion, nargs=0, help="show program's version number and exit")
+    p.add_argument("-V", "--version", action=TellVersion, nargs=0, help="show program's version number and exit")
     return p
 
 
@@ -234,9 +238,7 @@ def run(options: argparse.Namespace) -> int:
     elif drawn:
         output = drawn
     else:
-        from gpu_trace_advisor.report.text.page import render
-
-        output = render(advice, color=options.output is None and wants_color(sys.stdout), width=width())
+        output = as_text(advice, options)
     if options.output:
         write_whole(options.output, output)
     elif drawn:
@@ -249,6 +251,18 @@ def run(options: argparse.Namespace) -> int:
         say("interrupted; what was not read is named among the caveats")
         return INTERRUPTED
     return 0
+
+
+def as_text(advice: Advice, options: argparse.Namespace) -> str:
+    """The first screen, or everything with --verbose; what makes the answer doubtful goes to standard error too."""
+    from gpu_trace_advisor.report.text import first_screen, page
+
+    for note in first_screen.limits(advice)[:3]:
+        say(f"warning: {note.message}")
+    color = options.output is None and wants_color(sys.stdout)
+    if options.verbose:
+        return page.render(advice, color=color, width=width(), top=options.top)
+    return first_screen.render(advice, color=color, width=width(), top=options.top or first_screen.CHANGES)
 
 
 WITH_STUDIES = ("html", "markdown", "sarif", "perfetto")
@@ -382,7 +396,6 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     """Read, analyse, hold against earlier runs and limits, write."""
     from gpu_trace_advisor.gate.check import Outcome, gates, nothing_after
     from gpu_trace_advisor.report.text.gate import github, render_checks, render_comparison
-    from gpu_trace_advisor.report.text.page import render
 
     color, columns = options.output is None and wants_color(sys.stdout), width()
     plain, parts, outcome = {}, [], Outcome()
@@ -401,7 +414,7 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
             plain = advice.to_json()
             progress("comparing", None)
             outcome = gates(plain, options.against, options.budget, request)
-            parts = [] if options.against else [render(advice, color=color, width=columns)]
+            parts = [] if options.against else [as_text(advice, options)]
     if outcome.comparison is not None:
         parts.append(render_comparison(outcome.comparison, color=color, width=columns))
     if outcome.checks:
@@ -448,9 +461,9 @@ def wants_color(stream: object) -> bool:
 
 
 def width() -> int:
-    """Columns to fill: the terminal's, at most 120; 80 in a pipe and where a terminal does not know."""
+    """Columns to fill: the terminal's, from 40 to 200; 80 in a pipe and where a terminal does not know."""
     told = os.environ.get("COLUMNS", "")
     columns = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
     if not columns and sys.stdout.isatty():
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
-    return min(max(columns, 40), 120) if columns else 80
+    return min(max(columns, 40), 200) if columns else 80

@@ -39,8 +39,8 @@ def between(ends: tuple[Any, Any], form: Callable[[Any], str] = duration) -> str
 
 
 def faster(speedup: tuple[float, float]) -> str:
-    """`1.03 to 1.25 times as fast`."""
-    return f"{between(speedup, '{:.2f}'.format)} times as fast"
+    """`1.03× to 1.25× speedup`."""
+    return f"{between(speedup, '{:.2f}×'.format)} speedup"
 
 
 def percent(part: float, digits: int = 0, sign: str = "") -> str:

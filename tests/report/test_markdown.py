@@ -37,7 +37,7 @@ def test_the_findings_with_their_savings_and_evidence() -> None:
         "| 1 | **The data loader does not keep up** | 20.0 ms to 30.0 ms (20.0 % to 30.0 %) | modelled, low confidence |"
         in text
     )
-    assert "Together: 40.0 ms to 50.0 ms, 1.60 to 2.00 times as fast." in text
+    assert "Together: 40.0 ms to 50.0 ms, 1.60× to 2.00× speedup." in text
     assert "`next(loader)` × 2, 30.0 ms at 0.500, 50.500 ms of the trace, from `train.py(7): main`" in text
     assert text.count("<details>") == text.count("</details>") == 3
     assert "| data loader | 30.0 | 30.0 % |  |" in text

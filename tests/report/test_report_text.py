@@ -61,7 +61,7 @@ def test_the_wall_time_in_parts() -> None:
         "    host: operator overhead     8.0 ms    8.0 %  █▎               host",
         "    host: Python                4.0 ms    4.0 %  ▋                host, modelled",
         "    launch latency              2.0 ms    2.0 %  ▎                submitted",
-        "  Idle time: 95.5 % before the launch (host), 4.5 % after it (submitted).",
+        "  Idle time: 95.5 % host-bound, 4.5 % waiting on device.",
         "  Critical path: kernels 70.0 %, data loader 30.0 %.",
     ]
 
@@ -84,7 +84,7 @@ def test_gaps_kernels_modules_copies_launches_memory() -> None:
     ]
     assert section(lines, "LAUNCHES")[1:] == [
         "  21 calls launched 21 operations.",
-        "  The host waited in 2 synchronisations and 1 copy.",
+        "  Blocking calls: 2 syncs, 1 copy.",
         "  Medians: launch to start on an idle GPU 6.0 µs, gap in a full queue 1.0 µs.",
     ]
     assert section(lines, "MEMORY")[1:] == [
@@ -177,7 +177,7 @@ def test_what_fixes_would_save() -> None:
     )
     no = WhatIf("run.json", None, None, 1, ("graph",), None, None, (), (("graph", "no repetition"),))
     assert section(shown(device(), what_if=(what,)), "WHAT IF")[1:] == [
-        "  dataloader, host-sync: saves 10.0 ms to 20.0 ms, 1.11 to 1.25 times as fast",
+        "  dataloader, host-sync: saves 10.0 ms to 20.0 ms, 1.11× to 1.25× speedup",
         "    assumes a full queue",
     ]
     assert section(shown(device(), what_if=(what, no)), "WHAT IF")[-2:] == [

@@ -20,9 +20,9 @@ FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
 def sides_of(device: DeviceAdvice) -> str:
     """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
     told = (
-        (device.idle_host_ns, "before the launch (host)"),
-        (device.idle_submitted_ns, "after it (submitted)"),
-        (device.idle_unlinked_ns, "with no launch known (unlinked)"),
+        (device.idle_host_ns, "host-bound"),
+        (device.idle_submitted_ns, "waiting on device"),
+        (device.idle_unlinked_ns, "with no launch recorded"),
     )
     return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
 
@@ -89,13 +89,10 @@ def bandwidth(copy: CopyTime) -> str:
 
 
 def waits_of(device: DeviceAdvice) -> str:
-    """What the host waited in, counted; continues "The host waited in"."""
-    told = [
-        count_of(device.syncs, "synchronisation") if device.syncs else "no synchronisation",
-        count_of(device.blocking_copies, "copy", "copies") if device.blocking_copies else "no copy",
-    ]
+    """Calls that block the host, counted; continues "Blocking calls:"."""
+    told = f"{count_of(device.syncs, 'sync')}, {count_of(device.blocking_copies, 'copy', 'copies')}"
     allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
-    return " and ".join(told) + allocated
+    return told + allocated
 
 
 def count_of(number: int, one: str, several: str = "") -> str:

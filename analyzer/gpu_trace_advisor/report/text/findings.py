@@ -18,7 +18,7 @@ WIDE = 3  # an interval whose ends are so many times apart is explained
 SHOWN = 8  # findings in full; a longer list is read by nobody, and the JSON has them all
 
 
-def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
+def findings(page: Page, advice: Advice, device: DeviceAdvice, count: int = SHOWN) -> None:
     """The findings of one device, ranked, each with its saving, the reason, and what to do."""
     mine = advice.findings_of(device)
     skipped = said_of(device, advice.skipped)
@@ -29,17 +29,17 @@ def findings(page: Page, advice: Advice, device: DeviceAdvice) -> None:
     )
     told: set[str] = set()
     if not mine:
-        page.prose(f"No rule has a change worth 1 % of the wall. {_left(device)}", "  ")
-    for number, finding in enumerate(mine[:SHOWN], start=1):
+        page.prose(f"No rule has a change worth 1 % of the wall. {left_to_gain(device)}", "  ")
+    for number, finding in enumerate(mine[:count], start=1):
         _finding(page, number, finding, device.wall_ns, told)
-    if len(mine) > SHOWN:
-        page.prose(f"and {len(mine) - SHOWN} more: {', '.join(f.rule for f in mine[SHOWN:])}", "  ", "dim")
+    if len(mine) > count:
+        page.prose(f"and {len(mine) - count} more: {', '.join(f.rule for f in mine[count:])}", "  ", "dim")
     joint = advice.joint_of(device)
     if joint and sum(finding.saving_ns is not None for finding in mine) > 1:
         page.prose(f"Together: {_span(joint.saving_ns, device.wall_ns)}, {faster(joint.speedup)}.", "  ", "bold")
     if skipped:
         silent = len({one.rule for one in skipped})
-        words = f"{silent} rule{'s' * (silent > 1)} said nothing ({_reasons(skipped)}); --format json has the reasons."
+        words = f"{silent} rule{'s' * (silent > 1)} did not fire ({_reasons(skipped)}); --format json has the reasons."
         page.prose(words, "  ", "dim")
 
 
@@ -68,7 +68,7 @@ def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str
     told.update((finding.unpriced, *finding.doubts))
 
 
-def _left(device: DeviceAdvice) -> str:
+def left_to_gain(device: DeviceAdvice) -> str:
     """What the time goes to where no rule has anything to say."""
     loss = largest_loss(device)
     if loss is None:

@@ -1,4 +1,4 @@
-"""The terminal view of an Advice: the verdict, then where the time went, then what it is made of."""
+"""The whole of an Advice as text (`advise -v`): the verdict, where the time went, then what it is made of."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpu_trace_advisor.advice.verdict import (
 from gpu_trace_advisor.analysis.summary import HostTime
 from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.attribution.causes import CATEGORIES
-from gpu_trace_advisor.report.text.findings import findings
+from gpu_trace_advisor.report.text.findings import SHOWN, findings
 from gpu_trace_advisor.report.text.ranks import RANKS_SHOWN, ranks
 from gpu_trace_advisor.report.text.serving import decode
 from gpu_trace_advisor.report.text.tables import copies, gaps, kernels, launches, memory, owners
@@ -50,8 +50,8 @@ WORTH_WAITING = 0.05  # communication below this share of the wall keeps nobody
 WAITS_LESS = 0.7  # a rank that communicates less than this part of the others' median comes last to the collectives
 
 
-def render(advice: Advice, *, color: bool, width: int) -> str:
-    """The advice as text, at most `width` columns wide."""
+def render(advice: Advice, *, color: bool, width: int, top: int | None = None) -> str:
+    """The advice as text, at most `width` columns wide; lists with `top` rows instead of as many as suit each."""
     page = Page(width, color)
     page.prose(clean(advice.verdict), style="bold")
     page.lines.append("")
@@ -63,7 +63,7 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
             if advice.ranks is not None:
                 ranks(page, advice.ranks, listed=len(advice.devices) >= len(advice.ranks.rows))
             page.head("DETAIL", "of the device to look at first")
-        _device(page, device, advice)
+        _device(page, device, advice, top)
         memory(page, advice, device)
     else:
         _files(page, advice.traces)
@@ -71,7 +71,7 @@ def render(advice: Advice, *, color: bool, width: int) -> str:
             _host(page, advice.host)
         memory(page, advice, None)
         if advice.host is not None:
-            _how_to_record(page, advice.traces)
+            how_to_record(page, advice)
     _caveats(page, advice)
     return page.text()
 
@@ -92,17 +92,17 @@ def _labelled(page: Page, label: str, text: str, style: str = "") -> None:
     page.prose(text, " " * LABEL, style, first=pad(label, LABEL))
 
 
-def _device(page: Page, device: DeviceAdvice, advice: Advice) -> None:
+def _device(page: Page, device: DeviceAdvice, advice: Advice, top: int | None) -> None:
     """Everything about one device, most important first."""
     _window(page, device, advice.devices)
-    _what_if(page, advice)
+    what_if(page, advice)
     _partition(page, device, advice.health)
-    findings(page, advice, device)
+    findings(page, advice, device, top or SHOWN)
     decode(page, advice, device)
-    gaps(page, device)
-    owners(page, "OPERATORS", device.operators, 5)
-    owners(page, "MODULES", by_class(device.modules), 4)
-    kernels(page, device)
+    gaps(page, device, top or 3)
+    owners(page, "OPERATORS", device.operators, top or 5)
+    owners(page, "MODULES", by_class(device.modules), top or 4)
+    kernels(page, device, top or 7)
     copies(page, device.copies)
     launches(page, device)
 
@@ -123,17 +123,23 @@ def _window(page: Page, device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -
     _steps(page, device.steps, device.step_ns)
 
 
-def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None:
-    """The rhythm: median period, shortest and longest, and how long the GPU works for a step."""
+def period_text(steps: Sequence[StepAdvice], step_ns: int | None) -> str:
+    """The rhythm of the kept steps: how many, their median period, the shortest and longest; empty without steps."""
     kept = [step for step in steps if step.left_out is None]
     if not kept or step_ns is None:
-        return
+        return ""
     periods = [after.start_ns - before.start_ns for before, after in pairwise(kept)]
-    if periods:
-        text = f"{len(kept)}, median {duration(step_ns)}, from {duration(min(periods))} to {duration(max(periods))}"
-    else:
-        text = f"1, {duration(step_ns)} long"
-    working = [step.gpu_ns for step in kept if step.gpu_ns]
+    if not periods:
+        return f"1, {duration(step_ns)} long"
+    return f"{len(kept)}, median {duration(step_ns)}, from {duration(min(periods))} to {duration(max(periods))}"
+
+
+def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None:
+    """The rhythm, and how long the GPU works for a step."""
+    text = period_text(steps, step_ns)
+    if not text:
+        return
+    working = [step.gpu_ns for step in steps if step.left_out is None and step.gpu_ns]
     if working:
         text += f"; GPU work of one {duration(round(float(np.median(working))))}"
     _labelled(page, "Steps", text)
@@ -164,7 +170,7 @@ def _partition(page: Page, device: DeviceAdvice, health: Sequence[Note]) -> None
     _hints(page, device, health)
 
 
-def _what_if(page: Page, advice: Advice) -> None:
+def what_if(page: Page, advice: Advice) -> None:
     """What the fixes asked for would save together."""
     if not advice.what_if:
         return
@@ -337,10 +343,11 @@ def _host(page: Page, host: HostAdvice) -> None:
         ("OPERATORS", host.operators, 10),
         ("CALLS", host.calls, 8),
     ):
-        _host_times(page, title, times, count)
+        host_times(page, title, times, count)
 
 
-def _host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -> None:
+def host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -> None:
+    """A table of what host threads did, the longest first."""
     if not times:
         return
     page.head(title, f"{shown_of(count, times)}summed over threads, what they call included")
@@ -358,9 +365,10 @@ def _host_times(page: Page, title: str, times: Sequence[HostTime], count: int) -
     page.table(rows, ("name", "calls", "ms", "share", "median"))
 
 
-def _how_to_record(page: Page, traces: Sequence[TraceInfo]) -> None:
+def how_to_record(page: Page, advice: Advice) -> None:
+    """How to record the GPU's work too."""
     page.head("TO RECORD THE GPU")
-    if any(trace.format == "nsight" for trace in traces):
+    if any(trace.format == "nsight" for trace in advice.traces):
         page.prose(
             "nsys profile --trace=cuda,nvtx,osrt -o run PROGRAM, then nsys export --type sqlite run.nsys-rep", "  "
         )

@@ -113,5 +113,5 @@ def _straggler(straggler: Straggler) -> str:
     else:
         text += ". No single cause explains most of it"
     if straggler.saving_ns is not None and straggler.how == "replay":
-        text += f". As fast as the others: {between(straggler.saving_ns)} less for the whole job"
+        text += f". If {'it' if one else 'they'} kept up, the job would save {between(straggler.saving_ns)}"
     return text + "."

@@ -118,7 +118,7 @@ def launches(page: Page, device: DeviceAdvice) -> None:
             f"{launches.graph_launches:,} of them replayed a graph, {launches.graph_operations:,} operations in all.",
             "  ",
         )
-    page.prose(f"The host waited in {waits_of(device)}.", "  ")
+    page.prose(f"Blocking calls: {waits_of(device)}.", "  ")
     latency = duration(device.launch_latency_ns) if device.launch_latency_ns else "unknown"
     queued = "unknown" if device.queued_gap_ns is None else duration(device.queued_gap_ns)
     page.prose(f"Medians: launch to start on an idle GPU {latency}, gap in a full queue {queued}.", "  ")
