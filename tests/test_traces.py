@@ -112,12 +112,12 @@ op d 1us:
 """
 
 
-def test_the_host_time_after_a_sync_is_the_syncs_up_to_what_it_waited() -> None:
+def test_a_drain_lasts_one_launch_latency_beyond_the_sync() -> None:
     program = tiny(SYNC)
-    # k 8 to 38, the sync 9 to 40: 29 of credit. Gaps: 38 to 56 (2 in the call, 11 of credit, 5 latency),
-    # 86 to 103 (12 of credit, 5), 133 to 160 (the last 6 of credit, 15 python, 1 framework, 5).
+    # k 8 to 38, the sync 9 to 40. Gaps: 38 to 56 (2 in the call, 5 more until anything could have run, 5 python, 1 framework,
+    # 5 latency), 86 to 103 (11 python, 1 framework, 5), 133 to 160 (21 python, 1 framework, 5).
     assert spans(program) == [(8, 38), (56, 86), (103, 133), (160, 170)]
-    assert idle(program) == {"host-sync": 2 + 11 + 12 + 6, "python": 15, "framework": 1, "launch-latency": 15}
+    assert idle(program) == {"host-sync": 2 + 5, "python": 5 + 11 + 21, "framework": 3, "launch-latency": 15}
 
 
 def test_without_the_sync_the_host_runs_ahead() -> None:
@@ -129,7 +129,7 @@ def test_without_the_sync_the_host_runs_ahead() -> None:
 
 def test_a_loader_after_a_sync_is_the_loader() -> None:
     program = tiny("op a 3us:\n  launch k 30us\nsync stream=7\nloader 70us\nop b 1us:\n  launch k")
-    assert idle(program) == {"host-sync": 2 + 1, "dataloader": 70, "launch-latency": 5}
+    assert idle(program) == {"host-sync": 2, "dataloader": 70, "framework": 1, "launch-latency": 5}
 
 
 def test_a_stream_that_waits_for_an_event_starts_after_it() -> None:

@@ -9,10 +9,10 @@ events of a recording. Where the definition and that intent disagree about an in
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, median_high, median_low
 
@@ -20,7 +20,6 @@ from traces.program import Activity, DeviceOp, Program, Rank, Step
 
 GENERIC = frozenset({"framework", "python", "launch-call", "host-unknown"})
 STARTUP = ("module-load", "allocator", "compile")
-LAPSE = 1_000  # launches after which the credit of a blocking call lapses
 STAGING = 50_000  # ns of a copy call beyond the launch latency that count as staging
 Span = tuple[int, int]
 
@@ -33,7 +32,6 @@ class Part:
     end: int
     cause: str
     side: str
-    launches: int = 0  # launch calls made before the one that ended the gap
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
@@ -71,7 +69,7 @@ class Truth:
         self.latency = self._latency()
         self.queued = self._queued_limit()
         self.explained = [part for gap in self.gaps for part in self._explain(*gap)] + self._after()
-        self.parts = self._ledger([replace(part) for part in self.explained])
+        self.parts = self._drains(self.explained)
 
     # -- gaps -------------------------------------------------------------------------------------------------------
 
@@ -102,24 +100,23 @@ class Truth:
     def _explain(self, a: int, b: int, op: DeviceOp) -> Iterator[Part]:
         call = op.call
         submitted = min(max(call.start, a), b) if op.node <= 1 else a
-        number = bisect_left(self.call_starts, call.start)
         for start, end, cause in self._host(call.thread, a, submitted):
-            yield Part(start, end, cause, "host", number)
+            yield Part(start, end, cause, "host")
         # Launch latency counts from the call's start, whether or not the call has returned.
         usual = min(max(call.start + self.latency, submitted), b)
-        yield Part(submitted, usual, "launch-latency", "submitted", number)
+        yield Part(submitted, usual, "launch-latency", "submitted")
         # The call is still running: what made it longer than a launch.
         running = max(usual, min(call.end, b))
         longer = self.rank.startup.get(call.correlation, "launch-call")
         if longer == "copy-staging" and running - usual <= STAGING:
             longer = "launch-call"
-        yield Part(usual, running, longer, "submitted", number)
+        yield Part(usual, running, longer, "submitted")
         # It has returned: the stream's own gap, or another stream.
         own = any(other.stream == op.stream and other.end == a for other in self._ending(a))
         known = min(running + self.queued, b)
         waiting = "queued-gap" if own else "dependency-wait"
-        yield Part(running, known, waiting, "submitted", number)
-        yield Part(known, b, "device-unknown", "submitted", number)
+        yield Part(running, known, waiting, "submitted")
+        yield Part(known, b, "device-unknown", "submitted")
         # Was that meant? What waited for its stream or an event waits from the gap's start, whatever the call does.
         if op.reason != "latency":
             self.ambiguous += running - submitted
@@ -135,9 +132,9 @@ class Truth:
         """What the thread that launched last did after the last operation."""
         if not self.busy:
             return []
-        end, number = self.busy[-1][1], len(self.calls)
+        end = self.busy[-1][1]
         parts = self._host(self.calls[-1].thread, end, max(end, self.rank.end))
-        return [Part(a, b, cause, "host", number) for a, b, cause in parts]
+        return [Part(a, b, cause, "host") for a, b, cause in parts]
 
     def _ending(self, a: int) -> list[DeviceOp]:
         at = bisect_right(self.operations, a, key=lambda op: op.start)
@@ -165,29 +162,26 @@ class Truth:
             return "host-unknown"
         return activity.cause
 
-    # -- the ledger of blocking calls ---------------------------------------------------------------------------------
+    # -- drains -------------------------------------------------------------------------------------------------------
 
-    def _ledger(self, parts: list[Part]) -> list[Part]:
-        """Generic host time after a blocking call, as far as the call waited for a busy device, is that call's cost."""
-        credits = [
-            [length(clipped(self.busy, (call.start, call.end))), bisect_left(self.call_starts, call.start), call.end]
-            for call in sorted(self.rank.blocking, key=lambda call: call.start)
+    def _drains(self, parts: list[Part]) -> list[Part]:
+        """Generic host time is a blocking call's from its return on for one launch latency, where it waited for work."""
+        drains = [
+            (call.end, call.end + self.latency)
+            for call in self.rank.blocking
+            if length(clipped(self.busy, (call.start, call.end)))
         ]
         out: list[Part] = []
         for part in parts:
+            inside: list[Span] = []
             if part.side == "host" and part.cause in GENERIC:
-                for credit in credits:
-                    if credit[2] > part.start:
-                        break
-                    if part.launches - credit[1] > LAPSE or not credit[0]:
-                        continue
-                    spent = min(credit[0], part.end - part.start)
-                    credit[0] -= spent
-                    out.append(Part(part.start, part.start + spent, "host-sync", "host", part.launches))
-                    part.start += spent
-                    if part.start == part.end:
-                        break
-            out.append(part)
+                inside = union(clipped(drains, (part.start, part.end)))
+            at = part.start
+            for start, end in inside:
+                out.append(Part(at, start, part.cause, part.side))
+                out.append(Part(start, end, "host-sync", "host"))
+                at = end
+            out.append(Part(at, part.end, part.cause, part.side))
         return [part for part in out if part.end > part.start]
 
     # -- windows ----------------------------------------------------------------------------------------------------

@@ -231,6 +231,11 @@ def run(options: argparse.Namespace) -> int:
         if options.html:
             write_whole(options.html, in_format("html", advice, drawings))
         drawn = in_format(options.format, advice, drawings) if options.format in WITH_STUDIES else ""
+    from gpu_trace_advisor.advice.verdict import BEFORE_ANYTHING
+
+    for note in advice.health:
+        if note.code in BEFORE_ANYTHING:
+            say(note.message)
     if options.json:
         write_whole(options.json, to_json(advice))
     if options.format == "json":

@@ -15,7 +15,7 @@ from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
-from gpu_trace_advisor.analysis.health import check_device, check_trace
+from gpu_trace_advisor.analysis.health import check_device, check_trace, failures
 from gpu_trace_advisor.analysis.joint_replay import Network, Variant
 from gpu_trace_advisor.analysis.rank_summary import world
 from gpu_trace_advisor.analysis.summary import (
@@ -181,7 +181,7 @@ def advise_one(found: Analysed, request: Request = DEFAULT, run: Run | None = No
         devices=tuple(devices),
         host=host,
         memory=tuple(memory_use(trace.memory)),
-        verdict=verdict(devices, host, run, 1),
+        verdict=verdict(devices, host, run, 1, notes),
         health=tuple(merge_notes(notes)),
         what_if=tuple(_what_if(view, wanted) for view in looked_at) if wanted else (),
         phase=looked_at[0].phase[:2] if looked_at else ("unknown", "there is no GPU work"),
@@ -214,7 +214,7 @@ def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | N
         devices=devices,
         host=host,
         memory=tuple(use for advice in advices for use in advice.memory),
-        verdict=verdict(devices, host, run, len(infos)),
+        verdict=verdict(devices, host, run, len(infos), merged),
         health=merged,
         what_if=tuple(what for advice in advices for what in advice.what_if),
         findings=tuple(finding for advice in advices for finding in advice.findings),
@@ -411,6 +411,10 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
         )
     lost = sum(len(launches_without_operation(trace, p)) for p in range(len(trace.processes)))
     quarantined = sum(note.count for note in trace.health if note.code == "quarantined-time")
+    if lost and (failed := failures(trace)):
+        raise NothingToAnalyse(
+            f"{trace.name}: {failed.message} ({lost} launches but no GPU operation{_diagnostics(trace)})"
+        )
     if lost:
         raise NothingToAnalyse(
             f"{trace.name}: {lost} launches but no GPU operation: GPU activity records are missing{_diagnostics(trace)}; "
@@ -426,6 +430,8 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
             if not len(trace)
             else "no GPU operation"
         )
+        if failed := failures(trace):
+            raise NothingToAnalyse(f"{trace.name}: {failed.message} ({what} in it{_diagnostics(trace)})")
         raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {_how_to_record(trace)}")
     steps, step_ns = _host_steps(trace, request)
     times = np.concatenate([trace.start_ns[:1], trace.end_ns, trace.memory.time_ns])
@@ -463,6 +469,7 @@ def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...],
 
 def _diagnostics(trace: Trace) -> str:
     texts = trace.metadata.get("diagnostics") or []
+    texts = [text for text in texts if not re.search(r"backtrace|perf event|paranoid|CPU (?:kernel )?IP", text)]
     told = [text for text in texts if re.search(r"cuda|cupti|gpu|kernel", text, re.IGNORECASE)] or list(texts)
     return f" (the profiler said: {' '.join(told[0].split())[:200]})" if told else ""
 

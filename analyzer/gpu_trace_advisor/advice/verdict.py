@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
 from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.ranks.model import RankRow, Run
+from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, share
 
 BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
@@ -14,14 +15,24 @@ LITTLE = 0.05  # … nor is a loss below this share, where kernels are most of t
 SPEAKS_FOR_ITSELF = ("copies", "implicit-barriers", "communication")  # the cause alone names the category
 MOSTLY = 0.6  # a cause with this share of its category names it
 ALIKE = 0.9  # devices whose walls reach this share of the longest are compared by what they lose
+BEFORE_ANYTHING = ("failed-calls", "recorder-errors")
 FIRST_WORDS = ("unrecorded-graph-nodes", "cut")  # what the trace lacks comes before any number
 LACKING = 0.2  # … when so much of the wall is unexplained
 
 
 def verdict(
-    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None = None, recordings: int = 1
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None = None, recordings: int = 1,
+    health: Sequence[Note] = (),
 ) -> str:  # fmt: skip
-    """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded."""
+    """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded. What failed comes
+    before it."""
+    failed = "".join(f"{note.message.split(';')[0]}. " for note in health if note.code in BEFORE_ANYTHING)
+    return failed + _verdict(devices, host, run, recordings)
+
+
+def _verdict(
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None, recordings: int
+) -> str:  # fmt: skip
     if not devices:
         span = host.end_ns - host.start_ns if host else 0
         if host and recordings > 1:

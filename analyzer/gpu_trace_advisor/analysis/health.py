@@ -13,8 +13,9 @@ from gpu_trace_advisor.attribution import HOST, START_UP, SUBMITTED, Attribution
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import counted, present
 from gpu_trace_advisor.columns.intervals import ascending
-from gpu_trace_advisor.timelines.device import COMMUNICATION, Timeline
+from gpu_trace_advisor.timelines.device import COMMUNICATION, MIGRATION, Timeline
 from gpu_trace_advisor.timelines.steps import Step, Window, marker_rows
+from gpu_trace_advisor.trace.call_errors import error_of, failed_calls
 from gpu_trace_advisor.trace.kernel_names import is_communication
 from gpu_trace_advisor.trace.model import NONE, Bool, Int8, Int64, Kind, Note, Trace
 from gpu_trace_advisor.units import duration, share
@@ -22,6 +23,10 @@ from gpu_trace_advisor.units import duration, share
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
 CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
+FAILED = "failed-calls"
+RECORDER_ERROR = re.compile(
+    r"CUPTI_ERROR_\w+|CUDA profiling (?:might|may) have not|not collected due to", re.IGNORECASE
+)
 COLLECTIVE = re.compile(r"(?:nccl|rccl|hccl|xccl):|record_param_comms$")  # on the host's side
 OUTLIER = 10  # a first collective this many times the median of the others waits for ranks that began later
 
@@ -40,7 +45,35 @@ def check_trace(trace: Trace) -> list[Note]:
         )
     if (missing := _no_collectives(trace)) is not None:
         notes.append(missing)
-    return notes
+    return [*filter(None, (failures(trace), _recorder_errors(trace))), *notes]
+
+
+def failures(trace: Trace) -> Note | None:
+    """Runtime calls that returned an error."""
+    rows = failed_calls(trace)
+    if not len(rows):
+        return None
+    first = int(rows[0])
+    at = (int(trace.start_ns[first]) - trace.origin_ns) / 1e6
+    return Note(
+        FAILED,
+        f"{len(rows):,} CUDA {'call' if len(rows) == 1 else 'calls'} failed, first {trace.label(first)} with error "
+        f"{error_of(trace, first)} at {at:,.3f} ms of the trace: numbers after it are "
+        "doubtful; fix the error, then record again",
+        len(rows),
+    )
+
+
+def _recorder_errors(trace: Trace) -> Note | None:
+    """What the recorder says of its own failures to trace the device."""
+    told = [text for text in trace.metadata.get("diagnostics") or () if RECORDER_ERROR.search(text)]
+    if not told:
+        return None
+    return Note(
+        "recorder-errors",
+        f"the recorder could not trace the GPU as asked: {told[0][:200]}; GPU work may be missing",
+        len(told),
+    )
 
 
 def _no_collectives(trace: Trace) -> Note | None:
@@ -179,14 +212,14 @@ def _lost_kernels(timeline: Timeline) -> Note | None:
         return None
     return Note(
         "lost-kernels",
-        f"{len(lost)} launches have no operation although later ones do: records were lost, or the calls were captured "
-        "into a graph; busy time is a lower bound",
+        f"{len(lost)} launches have no operation although later ones do: records were lost; busy time is a lower bound",
         len(lost),
     )
 
 
 def _orphans(timeline: Timeline, operations: Int64) -> Note | None:
-    count = int((~timeline.linked[operations]).sum())
+    # Migrations of managed memory are launched by nobody.
+    count = int((~timeline.linked & (timeline.does != MIGRATION))[operations].sum())
     if not count:
         return None
     return Note(

@@ -25,7 +25,7 @@ from gpu_trace_advisor.replay.fixes import FIXES, operations_of
 from gpu_trace_advisor.replay.sweep import TRUSTED
 from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.device import COMPUTE, COPIES, FIRST_COPY, SET
+from gpu_trace_advisor.timelines.device import COMPUTE, FIRST_COPY, MIGRATION
 from gpu_trace_advisor.trace.model import NONE, Int32, Int64
 from gpu_trace_advisor.units import percent
 
@@ -158,7 +158,7 @@ def _less(phase: str, share: float, graph: Graph) -> Change:
     if phase == "compute":
         return scaled(operations_of(graph, COMPUTE), 1 - share)
     if phase == "copies":
-        copies = operations_of(graph, *range(FIRST_COPY, FIRST_COPY + len(COPIES)), SET)
+        copies = operations_of(graph, *range(FIRST_COPY, MIGRATION + 1))
         return scaled(copies, 1 - share)
     if phase == "communication":
         return lambda same: same

@@ -14,8 +14,8 @@ from gpu_trace_advisor.columns.codes import counted, present
 from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.columns.intervals import ascending, clip, total
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.device import COMMUNICATION, COPIES, FIRST_COPY, SET, Timeline
-from gpu_trace_advisor.timelines.host import LAUNCH, HostActivity
+from gpu_trace_advisor.timelines.device import COMMUNICATION, COPIES, FIRST_COPY, MIGRATION, SET, Timeline
+from gpu_trace_advisor.timelines.host import LAUNCH, HostActivity, captures
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import NONE, Index, Int32, Int64, Kind, Memory, Trace
@@ -23,6 +23,7 @@ from gpu_trace_advisor.trace.model import NONE, Index, Int32, Int64, Kind, Memor
 FRAMEWORK_PATH = re.compile(
     r"^<built-in|^nn\.Module: |site-packages|dist-packages|^torch/|^triton/|/lib/python|importlib|^threading\.py|^contextlib\.py"
 )
+MIGRATIONS = "page migration"
 PYTHON_LINE = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 
 MATRIX_CLASSES = ("gemm", "attention", "convolution")
@@ -48,7 +49,7 @@ class CopyTime:
     """Copies of one kind, or sets; ns summed over streams, clipped to the window."""
 
     kind: str
-    """Direction and memory of the host's side, such as `HtoD pinned`; `memset`."""
+    """Direction and memory of the host's side, such as `HtoD pinned`; `memset`; `page migration` of managed memory."""
     calls: int
     ns: int
     bytes: int | None
@@ -165,7 +166,7 @@ def copies_by_kind(timeline: Timeline, operations: Index, ns: Int64) -> list[Cop
     for what in present(does[does >= FIRST_COPY]).tolist():
         mine = does == what
         known = size[mine][size[mine] != NONE]
-        kind = "memset" if what == SET else " ".join(COPIES[what - FIRST_COPY]).strip()
+        kind = {SET: "memset", MIGRATION: MIGRATIONS}.get(what) or " ".join(COPIES[what - FIRST_COPY]).strip()
         total = int(known.sum()) if len(known) == int(mine.sum()) else None
         found.append(CopyTime(kind, int(mine.sum()), int(ns[mine].sum()), total))
     return sorted(found, key=lambda copy: -copy.ns)
@@ -184,7 +185,7 @@ def launches(timeline: Timeline, operations: Index, start: int, end: int) -> Lau
         calls=len(rows) + len(lost),
         linked=len(rows),
         without_operation=len(lost),
-        operations_without_launch=len(operations) - len(linked),
+        operations_without_launch=int((~timeline.linked & (timeline.does != MIGRATION))[operations].sum()),
         graph_launches=len(ascending(timeline.launch[linked[replayed]])),
         graph_operations=int(replayed.sum()),
         queue_delay_ns=(int(np.median(delay)), int(delay.max())) if len(delay) else None,
@@ -192,12 +193,18 @@ def launches(timeline: Timeline, operations: Index, start: int, end: int) -> Lau
 
 
 def launches_without_operation(trace: Trace, process: int) -> Int64:
-    """Calls that launch a kernel or graph by name and have no operation in the trace."""
+    """Calls that launch a kernel or graph by name and have no operation in the trace; those that were captured into a graph
+    have none by nature."""
     calls = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process))
     calls = calls[named(trace, trace.name_code[calls], lambda name: LAUNCH.search(name) is not None)]
     launched = np.zeros(len(trace) + 1, np.bool_)  # the last one for operations without a launch
     launched[trace.launch[trace.operations]] = True
-    return calls[~launched[calls]]
+    lost = calls[~launched[calls]]
+    for thread, spans in captures(trace, process).items():
+        within = np.searchsorted(spans.start, trace.start_ns[lost], side="right") - 1
+        captured = (within >= 0) & (trace.start_ns[lost] < spans.end[np.maximum(within, 0)])
+        lost = lost[~captured | (trace.thread[lost] != thread)]
+    return lost
 
 
 def lost_launches(timeline: Timeline) -> Int64:

@@ -17,9 +17,9 @@ communication before copies); an idle one belongs to what the gap's closing oper
    `compile`, in this order, win over what is inside. A user's range counts where nothing else is recorded.
 4. *A blocking call* is `host-sync`: one that synchronises by its name, or a copy call that returned after its copy had
    ended, and is synchronous by its name or took 20 µs.
-5. *Refill*: a blocking call has credit for as long as it waited for a busy device. Until it is spent, and for 1,000
-   launches, `framework`, `python`, `launch-call` and `host-unknown` after the call are `host-sync` too: filling the queue
-   again.
+5. *A drain* ends one launch latency after its blocking call returned: `framework`, `python`, `launch-call` and
+   `host-unknown` in that time are `host-sync` too, where the call had waited for running work. What the host does after
+   that is the host's own.
 6. *While the launch call runs*, the usual latency is `launch-latency`; beyond it the call is `allocator` or `module-load`
    where it allocates or loads, `copy-staging` for a copy call of more than 50 µs, else `launch-call`.
 7. *After it has returned*, the wait is `queued-gap` where an operation of the stream ended at the gap's start, else
@@ -51,6 +51,7 @@ from gpu_trace_advisor.timelines.device import (
     COMPUTE,
     COPIES,
     FIRST_COPY,
+    MIGRATION,
     SET,
     Blocking,
     Gaps,
@@ -268,6 +269,8 @@ def _busy_item(what: int) -> Item:
         return Item("compute", "unmodelled", "measured", None, "", 0)
     if what == COMMUNICATION:
         return Item("communication", "exposed-communication", "measured", None, "", 0)
+    if what == MIGRATION:
+        return Item("copy", "migration", "measured", None, "", 0)
     if what == SET:
         return Item("copy", "memset", "measured", None, "", 0)
     direction, memory = COPIES[what - FIRST_COPY]

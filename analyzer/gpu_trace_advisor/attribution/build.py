@@ -1,4 +1,4 @@
-"""The cause of every idle nanosecond of a device: the host's side, the submitted side, and what synchronisations left behind."""
+"""The cause of every idle nanosecond of a device: the host's side, the submitted side, and what synchronizations leave behind."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from gpu_trace_advisor.attribution.calls import Calls
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
-from gpu_trace_advisor.columns.compact import blocks, constant, index_type, where
-from gpu_trace_advisor.columns.intervals import Overlaps, ascending
-from gpu_trace_advisor.runtime import compiled, loops
+from gpu_trace_advisor.columns.compact import blocks, constant, where
+from gpu_trace_advisor.columns.intervals import Intervals, Overlaps, overlaps, remainder
 from gpu_trace_advisor.runtime.heap import give_back_small
-from gpu_trace_advisor.timelines.device import Blocking, Gaps, Timeline, blocking_calls
+from gpu_trace_advisor.timelines.device import MIGRATION, Blocking, Gaps, Timeline, blocking_calls
 from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import NONE, Index, Int8, Int64
 
-CREDIT_LAUNCHES = 1_000  # a queue this deep has refilled, whatever a synchronisation before it cost
 UNEXPLAINED_NS = (50_000, 200_000)  # bounds of what a submitted operation may wait and still be explained
 UNEXPLAINED_GAPS = 20  # … in median queued gaps
 
@@ -47,9 +45,9 @@ def attribute(timeline: Timeline) -> Attribution:
     found = chain(
         host_side(timeline, gaps, blocking, calls),
         _submitted_side(timeline, gaps, calls, latency, explained),
-        _unlinked(gaps),
+        _unlinked(timeline, gaps, explained),
     )
-    idle = _refills(timeline, joined([cut(pieces, gaps) for pieces in found], gaps), blocking)
+    idle = _drained(timeline, joined([cut(pieces, gaps) for pieces in found], gaps), blocking, latency)
     timeline.forget()
     give_back_small()
     return Attribution(timeline, idle, blocking, latency, queued, explained, calls)
@@ -116,64 +114,53 @@ def _call_causes(timeline: Timeline, row: Index, stretch: Int64, calls: Calls) -
     return cause
 
 
-def _unlinked(gaps: Gaps) -> Iterable[Pieces]:
+def _unlinked(timeline: Timeline, gaps: Gaps, explained: int) -> Iterable[Pieces]:
+    """Gaps before operations that no call launched. Migrations of managed memory have none by nature: what is short before
+    them is a page fault, before that the host did what it did before it touched the page."""
     at = where(gaps.unlinked)
     start, end = (gaps.start, gaps.end) if gaps.unlinked.all() else (gaps.start[at], gaps.end[at])
+    closing = gaps.closing[at]
+    migrates = (closing != NONE) & (timeline.does[closing] == MIGRATION)
+    if migrates.any():
+        faults, mine = np.maximum(start[migrates], end[migrates] - explained), at[migrates]
+        none = constant(NONE, len(mine), np.int32)
+        for cause, begin, stop in (("host-unknown", start[migrates], faults), ("page-fault", faults, end[migrates])):
+            lasts = stop > begin
+            found = Overlaps(begin[lasts], stop[lasts], mine[lasts], none[lasts])
+            yield with_cause(found, CODE[cause], UNLINKED, none[lasts], modelled=True)
+        start, end, at = start[~migrates], end[~migrates], at[~migrates]
     none = constant(NONE, len(at), np.int32)
     yield with_cause(Overlaps(start, end, at, none), CODE["device-unknown"], UNLINKED, none)
 
 
-def _refills(timeline: Timeline, idle: Idle, blocking: Blocking) -> Idle:
-    """Rule 5: generic host time after a blocking call is the call's, as far as the call had waited on running work."""
+def _drained(timeline: Timeline, idle: Idle, blocking: Blocking, latency: int) -> Idle:
+    """Rule 5: after a blocking call that had waited for running work the device stays empty for one launch latency at
+    least; generic host time of that length is the call's, what the host does after it is the host's own."""
     calls = np.flatnonzero(blocking.busy_ns > 0)
-    if not len(calls) or not len(idle):
+    if not len(calls) or not len(idle) or not latency:
         return idle
-    trace, cuts = timeline.trace, list[Cut]()
-    calls = calls[np.argsort(trace.end_ns[blocking.row[calls]], kind="stable")]
-    returned = trace.end_ns[blocking.row[calls]]
-    launches = np.sort(trace.start_ns[ascending(timeline.launch[timeline.linked])])
-    credit = (
-        returned, blocking.busy_ns[calls], np.searchsorted(launches, returned), blocking.is_copy[calls], blocking.row[calls],
-    )  # fmt: skip
-    gaps, so_far = idle.gaps, np.zeros(2, np.int64)
+    returned = timeline.trace.end_ns[blocking.row[calls]]
+    order = np.argsort(returned, kind="stable")
+    row, returned = blocking.row[calls[order]], returned[order]
+    until = returned + latency
+    until[:-1] = np.minimum(until[:-1], returned[1:])
+    drains, cuts = Intervals(returned, until), list[Cut]()
     for part in idle.parts():
         generic = where((part.side == HOST) & np.isin(part.cause, GENERIC))
-        start = part.start[generic]
-        taken = {kind: np.zeros(len(generic), np.int64) for kind in ("sync", "copy")}
-        source = {kind: np.full(len(generic), NONE, index_type(len(trace))) for kind in ("sync", "copy")}
-        compiled.call(
-            loops.spend_credit,
-            (start, part.end[generic] - start, np.searchsorted(launches, start), *credit, CREDIT_LAUNCHES),
-            (so_far, taken["sync"], taken["copy"], source["sync"], source["copy"]),
-        )
-        cuts.append(cut(_relabel(part, generic, taken, source), gaps))
-    del idle, part
-    return joined(cuts, gaps)
-
-
-def _relabel(pieces: Pieces, generic: Index, taken: dict[str, Int64], source: dict[str, Int64]) -> Pieces:
-    """Cut each generic piece into what syncs pay, what blocking copies pay, and what stays."""
-    start, end = pieces.start[generic], pieces.end[generic]
-    first, second = start + taken["sync"], start + taken["sync"] + taken["copy"]
-    others = np.ones(len(pieces), np.bool_)
-    others[generic] = False
-    parts = [take(pieces, np.flatnonzero(others))]
-    for kind, low, high in (("sync", start, first), ("copy", first, second)):
-        keep = np.flatnonzero(high > low)
-        part = take(pieces, generic[keep])
-        n = len(keep)
-        parts.append(
-            Pieces(
-                low[keep],
-                high[keep],
-                part.gap,
-                np.full(n, CODE["host-sync"], np.int8),
-                part.side,
-                source[kind][keep],
-                np.ones(n, np.bool_),
-            )
-        )
-    keep = np.flatnonzero(end > second)
-    part = take(pieces, generic[keep])
-    parts.append(Pieces(second[keep], end[keep], part.gap, part.cause, part.side, part.row, part.modelled))
-    return in_time_order(parts)
+        pieces = Intervals(part.start[generic], part.end[generic])
+        hit = overlaps(pieces, drains)
+        if not len(hit.start):
+            cuts.append(cut(part, idle.gaps))
+            continue
+        free = remainder(pieces, hit)
+        others = np.ones(len(part), np.bool_)
+        others[generic] = False
+        rest, mine = take(part, generic[free.left]), take(part, generic[hit.left])
+        drained = np.full(len(hit.start), CODE["host-sync"], np.int8)
+        merged = in_time_order([
+            take(part, np.flatnonzero(others)),
+            Pieces(free.start, free.end, rest.gap, rest.cause, rest.side, rest.row, rest.modelled),
+            Pieces(hit.start, hit.end, mine.gap, drained, mine.side, row[hit.right], np.ones(len(drained), np.bool_)),
+        ])  # fmt: skip
+        cuts.append(cut(merged, idle.gaps))
+    return joined(cuts, idle.gaps)

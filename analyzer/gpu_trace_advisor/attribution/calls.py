@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from gpu_trace_advisor.columns.codes import first_places
+from gpu_trace_advisor.columns.codes import first_places, present
 from gpu_trace_advisor.columns.intervals import ascending, union
 from gpu_trace_advisor.timelines.device import Timeline
-from gpu_trace_advisor.timelines.host import HostActivity
-from gpu_trace_advisor.trace.model import NONE, Kind
+from gpu_trace_advisor.timelines.host import HostActivity, Segments, captures
+from gpu_trace_advisor.trace.call_errors import failed_calls
+from gpu_trace_advisor.trace.lookup import named
+from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Kind
 
+POLL = re.compile(r"(?:Event|Stream)Query")
+INSTANTIATE = re.compile(r"Graph\w*Instantiate")
+# What an operator may call and still compute on the CPU: questions to the runtime that submit nothing.
+QUESTION = re.compile(r"Get|Peek|Query|Attribute|IsCapturing|Occupancy|SetDevice")
+# Operators that only stand around others, or wait for other ranks.
+NO_COMPUTATION = re.compile(
+    r"c10d|nccl|gloo|record_param_comms|ProcessGroup|^Optimizer\.|^autograd::|^##|Compiled|Dynamo|^rpc"
+)
+CPU_OPERATOR_NS = 200_000  # a shorter operator without a launch is a view, a shape or a size
 LONG_CALL_NS = 200_000  # beyond the median launch call, at a kernel's first launch: code is being loaded
 
 
@@ -40,6 +52,52 @@ class Calls:
         """Launch calls that load a module: slow first ones, and those that contain a record of it. Of the latter only a
         call that the device waits for is loading as a whole; elsewhere the record inside speaks for itself."""
         return self.slow_first | self._enclosing(HostActivity.MODULE) | self._around_module_loading()
+
+    @cached_property
+    def on_cpu(self) -> Bool:
+        """[n] operators that compute on the CPU: long, and neither they nor anything inside them submits work."""
+        trace, host = self.timeline.trace, self.timeline.host
+        found = np.asarray(
+            (host.doing == HostActivity.OPERATOR)
+            & (trace.kind == Kind.OPERATOR)
+            & (trace.end_ns - trace.start_ns >= CPU_OPERATOR_NS)
+            & (trace.process == self.timeline.process),
+            np.bool_,
+        )
+        rows = np.flatnonzero(found)
+        found[rows[named(trace, trace.name_code[rows], lambda name: NO_COMPUTATION.search(name) is not None)]] = False
+        if not found.any():
+            return found
+        calls = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == self.timeline.process))
+        calls = calls[~named(trace, trace.name_code[calls], lambda name: QUESTION.search(name) is not None)]
+        around = present(host.operator[calls])
+        seen = np.zeros(len(trace), np.bool_)
+        while len(around := around[(around != NONE)]):
+            around = around[~seen[around]]
+            seen[around] = True
+            above = host.parent[around]
+            around = present(host.operator[above[above != NONE]])
+        return found & ~seen
+
+    @cached_property
+    def failed(self) -> Int64:
+        """Calls that returned an error."""
+        return failed_calls(self.timeline.trace)
+
+    @cached_property
+    def polls(self) -> Bool:
+        """[names] calls that ask whether the device is done."""
+        return np.array([POLL.search(name) is not None for name in self.timeline.trace.names], np.bool_)
+
+    @cached_property
+    def instantiates(self) -> Bool:
+        """[names] calls that make a captured graph ready to run."""
+        return np.array([INSTANTIATE.search(name) is not None for name in self.timeline.trace.names], np.bool_)
+
+    @cached_property
+    def captures(self) -> dict[int, Segments]:
+        """Thread -> stretches in which its launches were recorded into a graph and ran nothing."""
+        return captures(self.timeline.trace, self.timeline.process)
 
     @cached_property
     def with_allocation(self) -> set[int]:

@@ -37,11 +37,17 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) 
     def by_hole(found: Overlaps, segments: Segments) -> Pieces:
         return with_cause(found, CODE["python"], HOST, segments.row[found.right], modelled=True)
 
+    def by_capture(found: Overlaps, segments: Segments) -> Pieces:
+        return with_cause(found, CODE["graph-capture"], HOST, segments.row[found.right])
+
     active = {t: _active(s) for t, s in host.segments.items()}
     holes = {} if timeline.trace.has_frames else {t: _holes(timeline, s) for t, s in host.segments.items()}
     for block in blocks(len(keep)):
         some = keep[block]
         left = Overlaps(parts.start[some], parts.end[some], some, constant(NONE, len(some), np.int32))
+        for thread in calls.captures:  # whatever the thread does meanwhile
+            left, pieces = _claim(left, np.where(gaps.thread == thread, thread, NONE), calls.captures, by_capture)
+            yield from pieces
         for segments, give in ((active, by_record), (holes, by_hole)):
             for threads in passes if segments else ():
                 left, pieces = _claim(left, threads, segments, give)
@@ -182,6 +188,13 @@ def _record_causes(
     cause[staging] = CODE["copy-staging"]
     first = other_calls[among(row[other_calls], np.fromiter(calls.slow_first, np.int64))]
     cause[first] = CODE["module-load"]
+    operators = np.flatnonzero(doing == HostActivity.OPERATOR)
+    cause[operators[calls.on_cpu[row[operators]]]] = CODE["cpu-compute"]
+    names = timeline.trace.name_code[row]
+    cause[(doing == HostActivity.CALL) & calls.polls[names]] = CODE["host-poll"]
+    cause[calls.instantiates[names]] = CODE["graph-capture"]
+    if len(calls.failed):
+        cause[among(row, calls.failed)] = CODE["failed-call"]
     soft = doing == HostActivity.RANGE
     modelled = soft.copy()
     modelled[staging] = modelled[first] = True
@@ -198,6 +211,9 @@ def causes_of_segments(attribution: Attribution) -> Iterable[tuple[int, Segments
         for part in blocks(len(cause)):
             row, doing, ns = segments.row[part], segments.doing[part], segments.end[part] - segments.start[part]
             cause[part] = _record_causes(timeline, row, doing, ns, blocking, calls)[0]
+        if thread in calls.captures:
+            within = overlaps(segments.span, calls.captures[thread].span)
+            cause[within.left] = CODE["graph-capture"]
         yield thread, segments, cause
 
 

@@ -14,7 +14,7 @@ from gpu_trace_advisor.columns.compact import blocks, index_type
 from gpu_trace_advisor.graph import PASSES, Edge, Graph, Point
 from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, SET
+from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, MIGRATION, SET
 from gpu_trace_advisor.timelines.steps import Window
 from gpu_trace_advisor.trace.model import NONE, Index, Int8, Int64
 
@@ -135,7 +135,7 @@ def operation_cause(does: int) -> str:
         return "unmodelled"
     if does == COMMUNICATION:
         return "exposed-communication"
-    return "memset" if does == SET else "exposed-copy"
+    return {SET: "memset", MIGRATION: "migration"}.get(does, "exposed-copy")
 
 
 def _last(graph: Graph, window: Window, device: int, does: Int8, sums: dict[str, int]) -> tuple[int, int, int]:

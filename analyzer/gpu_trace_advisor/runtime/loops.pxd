@@ -18,13 +18,6 @@ cpdef sweep_nested(
     int32_t[::1] parent, int32_t[::1] operator, int32_t[::1] frame, int32_t[::1] module, int32_t[::1] stack,
     int32_t[::1] winner)
 
-@cython.locals(oldest=int64_t, spent=int64_t, i=int64_t, need=int64_t, pays=int64_t)
-cpdef spend_credit(
-    const int64_t[::1] start, const int64_t[::1] length, const int64_t[::1] launched, const int64_t[::1] returned,
-    const int64_t[::1] credit, const int64_t[::1] launched_at, const uint8_t[::1] is_copy, const int64_t[::1] row,
-    int64_t lapse, int64_t[::1] so_far, int64_t[::1] by_sync, int64_t[::1] by_copy, int32_t[::1] sync_row,
-    int32_t[::1] copy_row)
-
 @cython.locals(
     n=int64_t, now=int64_t, i=int64_t, count=int64_t, until=int64_t, longest=int64_t, k=int64_t, r=int64_t, each=int64_t,
     left=int64_t,

@@ -81,38 +81,6 @@ def sweep_nested(
     return count
 
 
-def spend_credit(
-    start: Any, length: Any, launched: Any, returned: Any, credit: Any, launched_at: Any, is_copy: Any, row: Any, lapse: int,
-    so_far: Any, by_sync: Any, by_copy: Any, sync_row: Any, copy_row: Any,
-) -> None:  # fmt: skip
-    """For each piece how much of it the blocking calls before it pay, oldest first. Both sides in time order.
-
-    `so_far` is where the pieces before have left off: the oldest call with credit, and what of it is spent.
-    """
-    oldest = so_far[0]
-    spent = so_far[1]
-    for i in range(len(start)):
-        need = length[i]
-        while oldest < len(returned) and need > 0 and returned[oldest] <= start[i]:
-            if launched[i] - launched_at[oldest] > lapse or spent >= credit[oldest]:
-                oldest += 1
-                spent = 0
-                continue
-            pays = min(need, credit[oldest] - spent)
-            spent += pays
-            need -= pays
-            if is_copy[oldest]:
-                by_copy[i] += pays
-                if copy_row[i] < 0:
-                    copy_row[i] = row[oldest]
-            else:
-                by_sync[i] += pays
-                if sync_row[i] < 0:
-                    sync_row[i] = row[oldest]
-    so_far[0] = oldest
-    so_far[1] = spent
-
-
 def divide(start: Any, end: Any, running: Any, part: Any) -> None:
     """Give each instant to the intervals (sorted by start) that run in it, equally; numba compiles it for large traces.
 

@@ -12,13 +12,14 @@ from gpu_trace_advisor.columns.compact import blocks, index_type, taken, where
 from gpu_trace_advisor.columns.intervals import NOTHING, Intervals, ascending, clip, merge, total, union
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.host import Host, HostActivity
-from gpu_trace_advisor.trace.kernel_names import DIRECTIONS, copy_direction, copy_memory, is_communication
+from gpu_trace_advisor.trace.kernel_names import DIRECTIONS, copy_direction, copy_memory, is_communication, is_migration
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Kind, Trace
 
 # What a device operation does, in the order in which an instant with several of them is given away.
 COMPUTE, COMMUNICATION, FIRST_COPY = 0, 1, 2
 COPIES = tuple((direction, memory) for direction in DIRECTIONS for memory in ("pageable", "pinned", ""))
 SET = FIRST_COPY + len(COPIES)
+MIGRATION = SET + 1
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Timeline:
     row: Index
     """[m] row in the trace."""
     does: Int8
-    """[m] COMPUTE, COMMUNICATION, FIRST_COPY + index into COPIES, or SET."""
+    """[m] COMPUTE, COMMUNICATION, FIRST_COPY + index into COPIES, SET, or MIGRATION."""
 
     @cached_property
     def start(self) -> Int64:
@@ -248,7 +249,9 @@ def operation_classes(trace: Trace, operations: Index) -> Int8:
     name = trace.name_code[operations[copies]]
     for code in present(name).tolist():
         text = trace.names[code]
-        by_name[code] = FIRST_COPY + COPIES.index((copy_direction(text), copy_memory(text)))
+        by_name[code] = (
+            MIGRATION if is_migration(text) else FIRST_COPY + COPIES.index((copy_direction(text), copy_memory(text)))
+        )
     does[copies] = by_name[name]
     return does
 

@@ -215,6 +215,30 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     return found
 
 
+def captures(trace: Trace, process: int) -> dict[int, Segments]:
+    """Thread -> the stretches from the begin to the end of a stream capture: launches in them run nothing, by nature.
+
+    One that does not end in the recording lasts until the thread's last call.
+    """
+    begins, ends = (
+        np.array([re.search(rf"Stream{word}Capture", name) is not None for name in trace.names], np.bool_)
+        for word in ("Begin", "End")
+    )
+    found: dict[int, Segments] = {}
+    if not begins.any():
+        return found
+    calls = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == process))
+    for thread in present(trace.thread[calls[begins[trace.name_code[calls]]]]).tolist():
+        mine = calls[trace.thread[calls] == thread]
+        begun, done = mine[begins[trace.name_code[mine]]], trace.end_ns[mine[ends[trace.name_code[mine]]]]
+        start = trace.start_ns[begun]
+        last = np.append(np.sort(done), trace.end_ns[mine].max())
+        end = last[np.searchsorted(last[:-1], start, side="right")]
+        end[:-1] = np.minimum(end[:-1], start[1:])  # a capture inside a capture of another stream
+        found[thread] = Segments(start, end, begun, np.full(len(begun), HostActivity.MODULE, np.int8))
+    return found
+
+
 def _host_rows(trace: Trace, process: int) -> Bool:
     """[n] on a thread of the process."""
     found: Bool = (trace.process == process) & (trace.thread != NONE) & (trace.kind < Kind.KERNEL)

@@ -38,6 +38,11 @@ def is_communication(name: str) -> bool:
     return name.startswith("_Z") and COMMUNICATION.search(_demangled(name).lower()) is not None
 
 
+def is_migration(name: str) -> bool:
+    """Pages of managed memory that moved because they were touched or prefetched, as Nsight Systems lists them."""
+    return name.endswith("(Unified)")
+
+
 def copy_direction(name: str) -> str:
     """One of DIRECTIONS, the last one for a copy whose name does not say."""
     return next((direction for direction, spelling in _SPELLINGS if spelling.search(name)), DIRECTIONS[-1])

@@ -23,6 +23,7 @@ from gpu_trace_advisor.ingest.nsight.names import (
 )
 from gpu_trace_advisor.ingest.nsight.source import Column, Packed, Source, distinct
 from gpu_trace_advisor.ingest.raw_events import MISSING
+from gpu_trace_advisor.trace.call_errors import RETURNED
 from gpu_trace_advisor.trace.model import Bool, Index, Int8, Int32, Int64, Kind, Note, Sparse
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
@@ -72,13 +73,16 @@ class Reader:
     def calls(self) -> Part:
         """Runtime and driver calls."""
         table = CUPTI + "RUNTIME"
-        start, end, thread, correlation, name, kind = self._integers(
-            table, "start", "end", "globalTid", "correlationId", "nameId", "eventClass"
+        start, end, thread, correlation, name, kind, returned = self._integers(
+            table, "start", "end", "globalTid", "correlationId", "nameId", "eventClass", "returnValue"
         )
         codes = self._named(name, without_version, table, "name")
         kept = np.isin(kind, CUDA_CLASSES) | (kind == MISSING)
         part = host_part(Kind.CALL, start, end, codes, thread, correlation)
-        return part if kept.all() else _subset(part, kept)
+        if not kept.all():
+            part, returned = _subset(part, kept), returned[kept]
+        part.integers = _present({RETURNED: np.where(returned == 0, MISSING, returned)})
+        return part
 
     def os_calls(self) -> Part:
         start, end, thread, name = self._integers("OSRT_API", "start", "end", "globalTid", "nameId")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.analysis.summary import CopyTime, Gap, MemoryUse, OwnerTime
+from gpu_trace_advisor.analysis.summary import MIGRATIONS, CopyTime, Gap, MemoryUse, OwnerTime
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.report.text.terminal import Page, columns, pad
 from gpu_trace_advisor.report.wording import (
@@ -106,7 +106,8 @@ def launches(page: Page, device: DeviceAdvice) -> None:
     """How the work was submitted, and what the host waited for."""
     page.head("LAUNCHES")
     launches = device.launches
-    linked = device.operations - launches.operations_without_launch
+    migrations = sum(copy.calls for copy in device.copies if copy.kind == MIGRATIONS)
+    linked = device.operations - launches.operations_without_launch - migrations
     text = f"{count_of(launches.linked, 'call')} launched {count_of(linked, 'operation')}"
     if launches.without_operation:
         text += f"; {launches.without_operation:,} more calls have no operation in the trace"

@@ -1,0 +1,200 @@
+"""Computing on the CPU, graph capture, polling, page faults of managed memory and failed calls, told as what they are."""
+
+from pathlib import Path
+
+import pytest
+from gpu_trace_advisor.advice.build import advise_traces
+from gpu_trace_advisor.advice.model import Advice
+from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.errors import NothingToAnalyse
+from gpu_trace_advisor.ingest import read
+
+from tests import nsight_export as nsys
+from tests.build import advice, call, causes, device, event, frame, idle, kernel, op
+from tests.nsight_export import CUPTI
+
+FIRST = (call(0, 4, 1), kernel(5, 10, 1))  # an idle device: launch latency 5 µs
+
+
+# Computing on the CPU
+
+
+def test_a_long_operator_that_launches_nothing_computes_on_the_cpu() -> None:
+    """Inside `randn` 3 µs of its own, 4 ms of `normal_`, and `empty` that is a call of no length worth the name."""
+    events = [
+        op("aten::randn", 10, 4_015), op("aten::empty", 11, 12), op("aten::normal_", 12, 4_013),
+        op("aten::mm", 4_015, 4_025), call(4_020, 4_024, 2), kernel(4_025, 4_100, 2),
+    ]  # fmt: skip
+    found = idle(*FIRST, *events)
+    # The operator `empty` is short, and so are the 5 µs of `mm` before its launch: preparing operators.
+    assert found == {"host cpu-compute": 4_004, "host framework": 1 + 5, "submitted launch-latency": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [("aten::max", "cpu-compute"), ("c10d::allreduce_", "framework"), ("Optimizer.step#Adam.step", None)],
+)
+def test_what_only_waits_or_stands_around_computes_nothing(name: str, cause: str | None) -> None:
+    events = [op(name, 10, 1_010), call(1_010, 1_014, 2), kernel(1_015, 1_100, 2)]
+    found = idle(*FIRST, *events)
+    if cause:
+        assert found[f"host {cause}"] == 1_000
+    else:
+        assert "host cpu-compute" not in found
+
+
+@pytest.mark.parametrize("inside", ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaMalloc"])
+def test_an_operator_that_submits_something_is_preparing_it(inside: str) -> None:
+    events = [
+        op("aten::outer", 10, 1_010), op("aten::inner", 20, 1_000), call(990, 995, 2, inside),
+        call(1_010, 1_014, 3), kernel(1_015, 1_100, 3),
+    ]  # fmt: skip
+    assert "host cpu-compute" not in idle(*FIRST, *events)
+
+
+def test_a_question_to_the_runtime_submits_nothing() -> None:
+    events = [
+        op("aten::sort", 10, 1_010), call(20, 21, 0, "cudaGetDevice"), call(1_010, 1_014, 2), kernel(1_015, 1_100, 2),
+    ]  # fmt: skip
+    assert idle(*FIRST, *events)["host cpu-compute"] == 999
+
+
+def test_a_short_operator_is_overhead() -> None:
+    events = [op("aten::view", 10, 209), call(209, 213, 2), kernel(214, 300, 2)]
+    assert idle(*FIRST, *events)["host framework"] == 199
+
+
+# Capturing graphs
+
+
+def captured(launches: int = 3) -> list[dict[str, object]]:
+    """A capture from 100 to 150 µs with launches that run nothing, made ready in 40 µs, and replayed."""
+    events = [call(100, 101, 0, "cudaStreamBeginCapture"), call(149, 150, 0, "cudaStreamEndCapture")]
+    for i in range(launches):
+        events += [op("aten::mm", 110 + 10 * i, 118 + 10 * i), call(112 + 10 * i, 114 + 10 * i, 100 + i)]
+    return [*events, call(160, 200, 0, "cudaGraphInstantiateWithFlags"), call(210, 214, 2, "cudaGraphLaunch")]
+
+
+def test_what_is_captured_runs_nothing_and_is_not_lost() -> None:
+    found = device(*FIRST, *captured(), kernel(215, 300, 2), window="gpu")
+    assert causes(found)["graph-capture"] == 50_000 + 40_000
+    assert found.launches.without_operation == 0
+    assert not [note for note in found.health if note.code == "lost-kernels"]
+
+
+def test_only_the_captured_stretch_is_set_apart() -> None:
+    """A launch of another thread meanwhile has lost its kernel all the same."""
+    found = device(*FIRST, *captured(), call(120, 122, 900, tid=2), kernel(215, 300, 2), window="gpu")
+    assert found.launches.without_operation == 1
+
+
+def test_graphs_are_not_advised_for_a_capture() -> None:
+    """5 ms of capture, 40 launches; beside it 22 µs of anything else."""
+    events = [call(12, 13, 0, "cudaStreamBeginCapture"), call(5_012, 5_013, 0, "cudaStreamEndCapture")]
+    for i in range(40):
+        events += [op("aten::mm", 20 + 100 * i, 100 + 100 * i), call(30 + 100 * i, 40 + 100 * i, 100 + i)]
+    events += [call(5_020, 5_024, 2, "cudaGraphLaunch"), kernel(5_025, 5_040, 2)]
+    assert not [
+        finding for finding in advice(*FIRST, *events).findings if finding.rule in ("cuda-graphs", "torch-compile")
+    ]
+
+
+# Polling
+
+
+def test_asking_over_and_over_whether_the_device_is_done() -> None:
+    events = [call(12 + 10 * i, 20 + 10 * i, 0, "cudaEventQuery") for i in range(5)]
+    found = idle(*FIRST, *events, call(70, 74, 2), kernel(75, 80, 2))
+    assert found["host host-poll"] == 40
+
+
+# Managed memory
+
+
+def export(path: Path, *, calls: list[dict[str, object]], kernels: list[dict[str, object]], copies=()) -> Advice:  # type: ignore[no-untyped-def]
+    strings = {1: "vectorAdd", 2: "cudaLaunchKernel_v7000", 3: "cudaDeviceSynchronize_v3020", 4: "cudaEventQuery_v3020"}
+    tables = {CUPTI + "RUNTIME": calls, CUPTI + "KERNEL": kernels, CUPTI + "MEMCPY": copies}
+    nsys.write(path, strings, **{name: rows for name, rows in tables.items() if rows})
+    return advise_traces([read(path)], Request(window="gpu"))
+
+
+def migration(start: int, end: int, kind: int) -> dict[str, object]:
+    row = {"start": start, "end": end, "deviceId": 0, "streamId": 7, "correlationId": 0, "globalPid": nsys.process(500)}
+    return {**row, "bytes": 65_536, "copyKind": kind, "srcKind": 4, "dstKind": 4}
+
+
+def test_page_faults_between_migrations(tmp_path: Path) -> None:
+    """Kernel 30 to 1,030 µs with a migration under it; then four to the host, 4 µs each, 21 µs apart, the first one 521 µs
+    after the kernel; the host's own 400 µs until the next launch."""
+    at = 1_551_000
+    faults = [migration(at + 25_000 * i, at + 25_000 * i + 4_000, 12) for i in range(4)]
+    last = faults[-1]["end"]
+    assert isinstance(last, int)
+    found = export(
+        tmp_path / "uvm.sqlite",
+        calls=[
+            nsys.call(0, 20_000, 1, 2),
+            nsys.call(25_000, 1_035_000, 2, 3),
+            nsys.call(last + 400_000, last + 420_000, 3, 2),
+        ],
+        kernels=[nsys.kernel(30_000, 1_030_000, 1), nsys.kernel(last + 430_000, last + 530_000, 3)],
+        copies=[migration(40_000, 44_000, 11), *faults],
+    )
+    (one,) = found.devices
+    assert causes(one)["migration"] == 4 * 4_000  # the one under the kernel is hidden
+    # Three gaps of 21 µs, and of the first one the 50 µs before the fault; the rest of it is the host's own.
+    assert causes(one)["page-fault"] == 3 * 21_000 + 50_000
+    # 471 before the first fault, 400 before the launch.
+    assert causes(one)["host-unknown"] == 471_000 + 400_000
+    assert one.idle_unlinked_ns == 521_000 + 3 * 21_000
+    assert one.launches.operations_without_launch == 0
+    assert not [note for note in one.health if note.code == "orphan-operations"]
+    assert [(copy.kind, copy.calls, copy.bytes) for copy in one.copies] == [("page migration", 5, 5 * 65_536)]
+
+
+# Failed calls
+
+
+def test_failed_calls_are_said_first(tmp_path: Path) -> None:
+    found = export(
+        tmp_path / "failed.sqlite",
+        calls=[
+            nsys.call(0, 20_000, 1, 2, returnValue=0),
+            nsys.call(25_000, 1_035_000, 2, 3, returnValue=0),
+            nsys.call(1_100_000, 1_300_000, 3, 3, returnValue=700),
+            nsys.call(1_400_000, 1_410_000, 4, 2, returnValue=0),
+        ],
+        kernels=[nsys.kernel(30_000, 1_030_000, 1), nsys.kernel(1_420_000, 1_500_000, 4)],
+    )
+    assert found.verdict.startswith(
+        "1 CUDA call failed, first cudaDeviceSynchronize with error 700 (cudaErrorIllegalAddress) at 1.100 ms of the trace"
+    )
+    assert causes(found.devices[0])["failed-call"] == 200_000
+
+
+def test_a_failed_program_without_gpu_work_is_refused_for_that(tmp_path: Path) -> None:
+    calls = [nsys.call(0, 20_000, 1, 2, returnValue=0), nsys.call(25_000, 99_000, 2, 3, returnValue=719)]
+    with pytest.raises(NothingToAnalyse, match=r"1 CUDA call failed.*719 \(cudaErrorLaunchFailure\) at 0\.025 ms"):
+        export(tmp_path / "failed.sqlite", calls=calls, kernels=[])
+
+
+def test_not_ready_is_an_answer(tmp_path: Path) -> None:
+    found = export(
+        tmp_path / "polls.sqlite",
+        calls=[
+            nsys.call(0, 20_000, 1, 2),
+            nsys.call(40_000, 50_000, 2, 4, returnValue=600),
+            nsys.call(60_000, 65_000, 3, 2),
+        ],
+        kernels=[nsys.kernel(30_000, 35_000, 1), nsys.kernel(95_000, 99_000, 3)],
+    )
+    assert "failed" not in found.verdict
+    assert causes(found.devices[0])["host-poll"] == 10_000
+
+
+def test_where_frames_are_recorded_the_loader_still_wins() -> None:
+    events = [
+        frame("train.py(1): main", 0, 2_000), event("cpu_op", "enumerate(DataLoader)#_SingleProcess.__next__", 10, 1_000),
+        op("aten::stack", 20, 900), call(1_000, 1_004, 2), kernel(1_005, 1_100, 2),
+    ]  # fmt: skip
+    assert idle(*FIRST, *events)["host dataloader"] == 990
