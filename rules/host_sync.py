@@ -5,16 +5,19 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import among
+from gpu_trace_advisor.columns.intervals import Intervals
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import Change, synchronisations, without_waits
 from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
+from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, share, times
 
+REFILLING = ("framework", "python", "launch-call", "launch-latency")  # what a queue behind the call would have hidden
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
 
@@ -128,10 +131,12 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     blocking = attribution.blocking
     measuring = blocking.row[~blocking.is_copy & measures(view, blocking.row)]
     left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
-    lost = 0
+    drained = 0
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
         mine = np.flatnonzero((part.cause == CODE["host-sync"]) & (ns > 0))
-        lost += int(ns[mine[~among(part.row[mine], left_out)]].sum())
+        drained += int(ns[mine[~among(part.row[mine], left_out)]].sum())
+    named = {"host-sync": drained, **wall_time.of_idle(view, _refills(view, left_out), REFILLING)}
+    lost = sum(named.values())
     if lost < FROM * window.wall_ns:
         return
     ends = trace.end_ns[blocking.row]
@@ -146,7 +151,7 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
         f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}).",
-        named={"host-sync": lost},
+        named=named,
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
         fix=replace(
@@ -156,9 +161,25 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
         ),
         wait=True,
         evidence=(evidence,),
-        formula=f"idle time inside the calls and until the queue is refilled, {lost / 1e6:,.3f} ms; a serial part of 1 % alone "
+        formula=f"idle time inside the calls and until the next operation, no longer than they waited, "
+        f"{lost / 1e6:,.3f} ms; a serial part of 1 % alone "
         f"limits 64 GPUs to {value('ai-serial-fraction', 's1'):g} times one",
     )
+
+
+def _refills(view: DeviceWindow, left_out: Int64) -> Intervals:
+    """From the return of each of these calls to the end of the gap that it left, no longer than it had waited: with a queue
+    behind it the host would have prepared the next operations meanwhile."""
+    blocking, gaps = view.attribution.blocking, view.timeline.gaps
+    mine = np.flatnonzero((blocking.busy_ns > 0) & ~among(blocking.row, left_out))
+    returned = view.trace.end_ns[blocking.row[mine]]
+    order = np.argsort(returned, kind="stable")
+    mine, returned = mine[order], returned[order]
+    gap = np.searchsorted(gaps.start, returned, side="right") - 1
+    end = np.minimum(gaps.end[gap], returned + blocking.busy_ns[mine])
+    end[:-1] = np.minimum(end[:-1], returned[1:])
+    keep = (gap >= 0) & (end > returned)
+    return Intervals(returned[keep], end[keep])
 
 
 def _without(which: Callable[[Graph], Int64], stay: Int64) -> Change:

@@ -81,6 +81,8 @@ def of_idle(
     view: DeviceWindow, spans: Intervals, causes: Collection[str] = IDLE, longest_ns: int = FOREVER
 ) -> dict[str, int]:
     """The window's idle time of these causes inside the spans (disjoint, in order), of gaps up to `longest_ns`."""
+    if not len(spans.start):
+        return {}
     gaps = view.timeline.gaps
     short = gaps.end - gaps.start <= longest_ns
     wanted = np.array([cause in causes for cause in IDLE])
