@@ -17,7 +17,7 @@ from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, share, times
 
-REFILLING = ("framework", "python", "launch-call", "launch-latency")  # what a queue behind the call would have hidden
+REFILLING = ("framework", "python", "launch-call")  # what a queue behind the call would have hidden
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
 
