@@ -18,6 +18,7 @@ from typing import Any
 import gpu_trace_advisor
 import pytest
 from gpu_trace_advisor import cli
+from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import UnreadableTrace
 
@@ -530,6 +531,30 @@ def test_rules_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> N
         "C15",
     ):
         assert text in page
+
+
+def test_every_cause_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    for cause in CAUSES.values():
+        assert main(["--explain", cause.name]) == 0
+        page = capsys.readouterr().out
+        assert page.startswith(f"{cause.name}: {cause.label}\n")
+        assert " ".join(cause.meaning.split()) in " ".join(page.split())
+        assert "How it is told: " in page
+
+
+def test_the_page_of_a_cause_names_the_rules_that_speak_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--explain", "launch-latency"])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "[cuda-graphs]: " in page and "[dataloader]" not in page
+    main(["--explain", "dataloader"])  # a cause and a rule
+    both = capsys.readouterr().out
+    assert both.startswith("dataloader: data loader\n") and "\ndataloader: The data loader does not keep up\n" in both
+
+
+def test_explain_alone_lists_rules_and_causes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--explain"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line}
+    assert listed >= {"host-sync", "cuda-graphs", *CAUSES}
 
 
 def test_a_rules_page_fits_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,10 @@ def parser() -> argparse.ArgumentParser:
         "--test-rules", action="store_true",
         help="run the cases of the rules in --rules DIR, or of the built-in ones, and stop; exit code 1 when one differs",
     )  # fmt: skip
-    p.add_argument("--explain", metavar="RULE", help="print a rule's page with its cases and sources, and stop")
+    p.add_argument(
+        "--explain", metavar="NAME", nargs="?", const="", default=None,
+        help="print the page of a rule or of a cause of time, and stop; without a name, list both",
+    )  # fmt: skip
     p.add_argument(
         "--against", metavar="BEFORE", type=Path, action="append", default=[],
         help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
@@ -210,7 +213,7 @@ def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
     if options.test_rules:
         return test_rules(options)
-    if options.list_rules or options.explain:
+    if options.list_rules or options.explain is not None:
         put(about_rules(options))
         return 0
     if not options.traces:
@@ -370,18 +373,29 @@ def asked(options: argparse.Namespace) -> Request:
 
 
 def about_rules(options: argparse.Namespace) -> str:
-    """The list of rules, or the page of one.
+    """The list of rules and causes, or the page of one; of a rule and a cause with one name both.
 
     Raises:
-        BadUsage: no such rule, or no such folder of rules.
+        BadUsage: no such rule or cause, or no such folder of rules.
     """
+    from gpu_trace_advisor.advice.rule_cases import speaking_of
     from gpu_trace_advisor.advice.rule_loader import find_rules, named_rule
-    from gpu_trace_advisor.report.text.rule_page import rule_list, rule_page
+    from gpu_trace_advisor.attribution.causes import CAUSES
+    from gpu_trace_advisor.report.text.rule_page import cause_list, cause_page, rule_list, rule_page
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
     for error in errors:
         say(error)
-    return rule_page(named_rule(rules, options.explain), width()) if options.explain else rule_list(rules)
+    if options.explain is None:
+        return rule_list(rules)
+    if not options.explain:
+        return f"Rules\n\n{rule_list(rules)}\nCauses of time\n\n{cause_list()}"
+    cause, known = CAUSES.get(options.explain), {rule.id for rule in rules}
+    others = [rule for rule in rules if rule.id != options.explain]
+    pages = [cause_page(cause, speaking_of(others, cause.name), width())] if cause else []
+    if cause is None or options.explain in known:
+        pages.append(rule_page(named_rule(rules, options.explain), width()))
+    return "\n".join(pages)
 
 
 def test_rules(options: argparse.Namespace) -> int:

@@ -61,3 +61,15 @@ def report(rules: Sequence[Rule]) -> tuple[str, bool]:
         count = len(rule.fires) + len(rule.quiet)
         lines += [f"{rule.id}: {'failed' if wrong else 'ok'}, {count} cases", *(f"  {line}" for line in wrong)]
     return "".join(f"{line}\n" for line in lines), good
+
+
+def speaking_of(rules: Sequence[Rule], cause: str) -> list[Rule]:
+    """The rules that name time of a cause in one of the cases in which they fire."""
+    return [rule for rule in rules if any(cause in _named(rule, drawing) for drawing in rule.fires)]
+
+
+def _named(rule: Rule, drawing: str) -> set[str]:
+    try:
+        return {cause for claim in rule.check(view_of(drawing)) for cause in claim.named}
+    except Exception:  # --test-rules says what is wrong with somebody's own rule
+        return set()

@@ -1,10 +1,11 @@
-"""The pages of rules: what `advise --list-rules` and `advise --explain RULE` print."""
+"""The pages of rules and causes: what `advise --list-rules` and `advise --explain` print."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 
+from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES, Cause
 from gpu_trace_advisor.reference.facts import documents, fact
 from gpu_trace_advisor.rulekit.rule import Rule
 
@@ -13,6 +14,28 @@ def rule_list(rules: Sequence[Rule]) -> str:
     """One line a rule."""
     size = max((len(rule.id) for rule in rules), default=0)
     return "".join(f"{rule.id:<{size}}  {rule.title}\n" for rule in rules)
+
+
+def cause_list() -> str:
+    """One line a cause, by what the GPU was doing."""
+    size = max(map(len, CAUSES))
+    return "".join(f"{cause.name:<{size}}  {cause.when}: {cause.label}\n" for cause in CAUSES.values())
+
+
+def cause_page(cause: Cause, rules: Sequence[Rule], width: int) -> str:
+    """What a cause is, how it is measured, and what usually helps: the rules that speak of it."""
+    group = CATEGORIES[cause.category].label
+    parts = [
+        f"{cause.name}: {cause.label}",
+        _filled(f"{cause.meaning} While it lasts the GPU is at {cause.when}; group: {group}.", width)
+        if cause.when != "idle"
+        else _filled(f"{cause.meaning} The GPU is idle meanwhile; group: {group}.", width),
+        _filled(f"How it is told: {cause.measured}", width),
+    ]
+    if rules:
+        helps = [_filled(f"{rule.title} [{rule.id}]: {rule.section('What to do')}", width) for rule in rules]
+        parts += ["What usually helps, by the rules that speak of it:", *helps]
+    return "\n\n".join(parts) + "\n"
 
 
 def rule_page(rule: Rule, width: int) -> str:
