@@ -29,6 +29,24 @@ def device(name: str = "", sms: int | None = None, gib: float | None = None, **p
         ("NVIDIA A800-SXM4-80GB", 108, 79.3, "a800-sxm4-80"),
         ("NVIDIA H800", 132, 79.1, "h800-sxm"),
         ("NVIDIA H20", 78, 95.6, "h20"),
+        ("NVIDIA H100", 132, 79.1, "h100-sxm"),
+        ("NVIDIA H100", 114, 79.1, "h100-pcie"),
+        ("NVIDIA A30 MIG 2g.12gb", 28, 11.6, "a30"),
+        ("NVIDIA A40", 84, 44.4, "a40"),
+        ("NVIDIA RTX A6000", 84, 47.5, "rtx-a6000"),
+        ("NVIDIA RTX A4500", 56, 19.7, "rtx-a4500"),
+        ("NVIDIA L40", 142, 44.4, "l40"),
+        ("NVIDIA RTX 6000 Ada Generation", 142, 47.4, "rtx6000-ada"),
+        ("NVIDIA GeForce RTX 3060", 28, 11.6, "rtx3060"),
+        ("NVIDIA GeForce RTX 3070 Ti", 48, 7.8, "rtx3070ti"),
+        ("NVIDIA GeForce RTX 3080", 68, 9.6, "rtx3080"),
+        ("NVIDIA GeForce RTX 4060", 24, 7.6, "rtx4060"),
+        ("NVIDIA GeForce RTX 4070", 46, 11.7, "rtx4070"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 15.7, "rtx4090-laptop"),
+        ("NVIDIA GeForce RTX 2070 SUPER", 40, 7.8, "rtx2070-super"),
+        ("Quadro RTX 6000", 72, 22.2, "quadro-rtx-6000"),
+        ("Quadro GP100", 56, 15.9, "quadro-gp100"),
+        ("AMD Instinct MI250", 104, 64.0, "mi250-gcd"),
         ("Orin", 14, 30.0, "orin-agx-32"),
         ("Orin", 16, 61.0, "orin-agx-64"),
     ],
@@ -45,9 +63,10 @@ def test_by_name(name: str, sms: int | None, gib: float | None, key: str) -> Non
         ("NVIDIA A100", 108, 79.2),  # SXM or PCIe: not told
         ("NVIDIA A1000", 16, 8.0),
         ("NVIDIA GeForce RTX 3090 Ti", 84, 23.7),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", 76, 16.0),
         ("NVIDIA GeForce RTX 4090 D", None, None),
-        ("NVIDIA RTX 6000 Ada Generation", 142, 48.0),  # the SMs and memory of an L40S
+        ("NVIDIA RTX 5880 Ada Generation", 110, 48.0),
+        ("NVIDIA H100", None, None),  # SXM or PCIe: not told
+        ("NVIDIA GeForce RTX 3080", 70, 12.0),  # the later card, with other rates
         ("Orin", None, None),
         ("", 132, 140.0),  # H200 or H200 NVL
         ("", 108, 79.2),
@@ -63,7 +82,8 @@ def test_nameless_devices_are_inferred_and_say_so() -> None:
     found = find(device("", 304, 191.98, warpSize=64))
     assert found and found.key == "mi300x" and found.inferred and "304 SMs and 192 GiB" in found.found
     mi210 = find(device("AMD Radeon Graphics", 104, 63.98, warpSize=64))
-    assert mi210 and mi210.key == "mi210" and mi210.inferred
+    assert mi210 and mi210.inferred and "AMD Instinct MI210 or AMD Instinct MI250, which are alike" in mi210.found
+    assert mi210.peaks["fp16"] == 181e12
 
 
 def test_the_recording_wins_over_the_table() -> None:

@@ -135,9 +135,12 @@ def _lookup(device: Device) -> tuple[Hardware | None, str, bool]:
         return chosen, f"by its name, {device.name}", False
     if not exact and not starts and SAYS_NOTHING.fullmatch(device.name) and device.sms and device.memory_bytes:
         alike = [key for key in hardware() if _fits(hardware()[key], device)]
-        if chosen := (hardware()[alike[0]] if len(alike) == 1 else None):
-            memory = f"{device.memory_bytes / GIB:.0f} GiB"
-            return chosen, f"inferred: the only known device with {device.sms} SMs and {memory}", True
+        if alike and all(_same_rates(hardware()[alike[0]], hardware()[key]) for key in alike):
+            memory, names = f"{device.memory_bytes / GIB:.0f} GiB", " or ".join(hardware()[key].name for key in alike)
+            which = (
+                "the only known device" if len(alike) == 1 else f"{names}, which are alike, are the only known devices"
+            )
+            return hardware()[alike[0]], f"inferred: {which} with {device.sms} SMs and {memory}", True
     return None, "", False
 
 
@@ -153,7 +156,9 @@ def _one(keys: list[str], device: Device) -> Hardware | None:
     """The only entry, or of several of one name the only one with these SMs and this memory."""
     if len(keys) > 1:
         keys = [key for key in keys if _fits(hardware()[key], device)]
-    return hardware()[keys[0]] if len(keys) == 1 else None
+    chosen = hardware()[keys[0]] if len(keys) == 1 else None
+    # More SMs than it has: another device under the same name.
+    return None if chosen and device.sms and device.sms > chosen.sms else chosen
 
 
 def _fits(known: Hardware, device: Device) -> bool:
@@ -162,6 +167,10 @@ def _fits(known: Hardware, device: Device) -> bool:
     memory = device.memory_bytes
     same_memory = memory is None or any(low <= memory / GIB / size <= high for size in sizes)
     return device.sms == known.sms and same_memory and _same_vendor(known, device)
+
+
+def _same_rates(one: Hardware, other: Hardware) -> bool:
+    return (one.peaks, one.vector, one.bandwidth) == (other.peaks, other.vector, other.bandwidth)
 
 
 def _same_vendor(known: Hardware, device: Device) -> bool:
