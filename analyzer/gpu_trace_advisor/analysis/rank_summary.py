@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from gpu_trace_advisor.analysis.collectives import collectives, phases_between
@@ -69,7 +71,9 @@ def world(trace: Trace) -> int | None:
     """Ranks of the job, where the recording says it."""
     info = trace.metadata.get("distributedInfo")
     size = info.get("world_size") if isinstance(info, dict) else None
-    return int(size) if isinstance(size, int | str) and str(size).isdigit() and int(size) > 0 else None
+    if isinstance(size, bool) or not isinstance(size, int | str) or not re.fullmatch("[0-9]{1,18}", str(size)):
+        return None
+    return int(size) or None
 
 
 def clock(trace: Trace) -> int | None:

@@ -18,8 +18,13 @@ Int64 = NDArray[np.int64]
 
 
 def present(codes: Codes) -> Int64:
-    """The codes that occur, ascending."""
-    return np.flatnonzero(_counts(codes)) - 1
+    """The codes that occur, ascending; ids, which may be any number, cost a sort."""
+    return np.flatnonzero(_counts(codes)) - 1 if _dense(codes) else np.unique(codes).astype(np.int64)
+
+
+def _dense(codes: Codes) -> bool:
+    """Whether a table of the codes is about as long as they are many."""
+    return not len(codes) or (int(codes.min()) >= -1 and int(codes.max()) < DENSE * len(codes) + BLOCK)
 
 
 def _counts(codes: Codes) -> Int64:
@@ -35,6 +40,8 @@ def _counts(codes: Codes) -> Int64:
 
 def among(codes: Codes, wanted: Codes) -> Bool:
     """[k] whether each of the codes is one of those wanted. `np.isin` sorts both where they are many and far apart."""
+    if not _dense(codes) or not _dense(wanted):
+        return np.isin(codes, wanted)
     there = np.zeros(max(int(codes.max(initial=-1)), int(wanted.max(initial=-1))) + 2, np.bool_)
     there[wanted] = True  # -1 is the last one
     return np.asarray(there[codes], np.bool_)
@@ -42,6 +49,9 @@ def among(codes: Codes, wanted: Codes) -> Bool:
 
 def first_places(codes: Codes) -> tuple[Int64, Int64]:
     """The codes that occur, ascending, and where each of them stands first."""
+    if not _dense(codes):
+        found, first = np.unique(codes, return_index=True)
+        return found.astype(np.int64), first.astype(np.int64)
     found = present(codes)
     if not len(found):
         return found, found
@@ -75,6 +85,9 @@ def counted(codes: Codes) -> tuple[Int64, Index, Int64]:
     if not len(codes):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing
+    if not _dense(codes):
+        found, which, often = np.unique(codes, return_inverse=True, return_counts=True)
+        return found.astype(np.int64), which.astype(np.int64), often.astype(np.int64)
     counts = _counts(codes)
     found = np.flatnonzero(counts)
     place = np.empty(len(counts), index_type(len(found)))

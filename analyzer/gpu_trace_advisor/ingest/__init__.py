@@ -96,7 +96,7 @@ def natural(path: PurePath) -> list[tuple[int, str]]:
     """Sorts names with their numbers as numbers."""
     import re
 
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def _is_nsight(path: Path) -> bool:

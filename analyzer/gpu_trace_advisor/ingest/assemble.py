@@ -48,7 +48,7 @@ class Rows:
     name_code: Int32
     process: Int32
     thread: Int32
-    device: Int32
+    device: Int64
     stream: Int64
     correlation: Int64
     bytes: Int64

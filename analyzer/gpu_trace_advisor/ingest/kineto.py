@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_trace_advisor.columns.codes import counted, first_places, present
+from gpu_trace_advisor.columns.codes import counted, first_places, numbered, present
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest.assemble import Rows, assemble, rank_in_name
@@ -100,7 +100,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         name_code=name_code,
         process=process,
         thread=thread,
-        device=device.astype(np.int32),
+        device=device,
         stream=stream,
         correlation=correlation,
         bytes=_dense(integers, "bytes", n),
@@ -386,12 +386,14 @@ def _threads(
     loose = (kind == Kind.OVERHEAD) & (_per_code(pid, strings, lambda text: text.strip() == "-1", 0) != 0)
     host = ~on_device & ~loose
     pids, tids = present(pid[host]), present(tid[host])
-    key = (np.searchsorted(pids, pid) * len(tids) + np.searchsorted(tids, tid)).astype(np.int32)
+    pairs = np.searchsorted(pids, pid).astype(np.int64) * len(tids) + np.searchsorted(tids, tid)
+    pairs[~host] = NONE
+    distinct, which = numbered(pairs)
+    key = which.astype(np.int32)
     key[~host] = NONE
+    key[host] -= int(len(distinct) > 0 and distinct[0] == NONE)  # the first one stands for those without a thread
     found, first = first_places(key)
-    found, first = found[found != NONE], first[found != NONE]
-    place = np.full(max(len(pids) * len(tids), 1) + 1, NONE, np.int32)
-    place[found] = np.arange(len(found), dtype=np.int32)
+    first = first[found != NONE]
 
     def text(code: int) -> str:
         return strings[code] if code >= 0 else ""
@@ -400,7 +402,7 @@ def _threads(
         Thread(int(process[row]), text(pid[row]), text(tid[row]), names.get((int(pid[row]), int(tid[row])), ""))
         for row in first.tolist()
     ]
-    return threads, place[key]
+    return threads, key
 
 
 def _thread_names(raw: RawEvents) -> dict[tuple[int, int], str]:
@@ -434,7 +436,7 @@ def _memory(raw: RawEvents) -> Memory:
     device = np.where((kind == 0) | (ordinal == MISSING), NONE, ordinal)
     size = column("Bytes")
     return Memory(
-        raw.ts[rows], device.astype(np.int32), np.where(size == MISSING, 0, size),
+        raw.ts[rows], device, np.where(size == MISSING, 0, size),
         known("Total Allocated"), known("Total Reserved"),
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -46,6 +47,9 @@ class Numbered:
     ranks: tuple[int, ...]
     world: int | None
     missing: tuple[int, ...]
+    """The first of those without a recording."""
+    absent: int
+    """How many these are."""
     notes: tuple[Note, ...]
 
 
@@ -107,17 +111,19 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
             )
         )
     ranks = tuple(sorted(taken))
-    missing = tuple(r for r in range(world) if r not in taken) if world is not None else ()
+    # The number that a recording gives for them may be any: they are counted, not listed.
+    missing = tuple(islice((r for r in range(world or 0) if r not in taken), RANKS_NAMED + 1))
+    absent = (world or 0) - sum(0 <= r < (world or 0) for r in taken)
     if missing and len(ranks) > 1:
         told = ", ".join(map(str, missing[:RANKS_NAMED])) + (" …" if len(missing) > RANKS_NAMED else "")
         notes.append(
             Note(
                 "missing-ranks",
-                f"{len(missing)} of the job's {world} ranks have no recording: {told}; who waits for them cannot be told",
-                len(missing),
+                f"{absent} of the job's {world} ranks have no recording: {told}; who waits for them cannot be told",
+                absent,
             )
         )
-    return Numbered(tuple(taken[r] for r in ranks), ranks, world, missing, tuple(notes))
+    return Numbered(tuple(taken[r] for r in ranks), ranks, world, missing, absent, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -218,7 +224,7 @@ class _Comparison:
             world=self.numbered.world,
             rows=rows,
             missing=self.numbered.missing[:RANKS_NAMED],
-            missing_count=len(self.numbered.missing),
+            missing_count=self.numbered.absent,
             origin_ns=self.origin - int((summaries[0].clock_ns or 0) + alignment.offset_ns[0]),
             aligned=alignment.how,
             offset_error_ns=max(errors) if errors and NONE not in errors else None,

@@ -224,7 +224,7 @@ def generated(name: str) -> Callable[[Call], Cost | None]:
     """
 
     def cost(call: Call) -> Cost | None:
-        sizes = [int(text) for text in call.concrete if text.isdigit()]
+        sizes = [int(text) for text in call.concrete if re.fullmatch("[0-9]{1,18}", text)]
         tensors = call.all
         if not sizes or not tensors:
             return None

@@ -96,7 +96,7 @@ def _parsed(text: bytes, names: Names) -> tuple[int, int, int, int]:
     sequence, dims = MISSING, -1
     if emitted:
         bare, _, digits = name.rpartition(SEQUENCE)
-        if bare and digits.isdigit() and len(digits) < 19:
+        if bare and digits.isascii() and digits.isdigit() and len(digits) < 19:
             name, sequence = bare, int(digits)
         shapes = rest.partition(SIZES)[2].partition(INPUTS)[0]
         if shapes:
