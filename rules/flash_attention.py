@@ -3,20 +3,17 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.reference.facts import span
-from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
+from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
-LONG = 256  # queries and keys from which the scores outgrow the operands (head dimensions are 64 to 256)
-NEAR = 8  # operations between a product and the softmax: scaling, mask, casts and dropout
 RATES = (0.35, 0.7)  # of the peak that fused kernels reach: version 2 on Hopper, and versions 3 and 4 as published
 OLDER = re.compile(r"(?:pytorch_)?flash::flash_(?:fwd|bwd)_")
 HOPPER = (9, 0)
@@ -201,7 +198,7 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     cache and splitting the keys (Flash-Decoding) is what counts.
     """
     wall = view.window.wall_ns
-    runs = list(_unfused(view))
+    runs = list(unfused_attention(view))
     time = sum(float(lengths(view, run).sum()) for run in runs)
     if time > FROM * wall:
         low, high = ([_fused_ns(view, run, rate) for run in runs] for rate in RATES)
@@ -241,32 +238,6 @@ def _older(view: DeviceWindow) -> Int64:
     names = view.trace.name_code[view.timeline.row[view.operations]]
     found: Int64 = view.operations[named(view.trace, names, lambda name: OLDER.search(name) is not None)]
     return found
-
-
-def _unfused(view: DeviceWindow) -> Iterator[Int64]:
-    """Runs of operations on a stream from the product that makes scores to the one that uses them."""
-    timeline, costs, on = view.timeline, view.inkernel.costs, view.operations
-    kinds = (*costs.kinds, None)  # -1, no kind, is the last one
-    scores = {i: kind.result[-2:] for i, kind in enumerate(costs.kinds) if kind.family == "softmax" and kind.result}
-    long = [i for i, shape in scores.items() if len(shape) == 2 and min(shape) >= LONG]
-    for stream in ascending(timeline.stream[on[np.isin(costs.kind[on], long)]]).tolist():
-        mine = on[timeline.stream[on] == stream]
-        mine = mine[np.argsort(timeline.start[mine], kind="stable")]
-        kind = costs.kind[mine]
-        done = 0
-        for at in np.flatnonzero(np.isin(kind, long)).tolist():
-            queries, keys = scores[int(kind[at])]
-            before, after = range(at - 1, max(at - NEAR, done) - 1, -1), range(at + 1, min(at + NEAR + 1, len(kind)))
-            first = next((i for i in before if _is(kinds[kind[i]], m=queries, n=keys)), None)
-            last = next((i for i in after if _is(kinds[kind[i]], m=queries, k=keys)), None)
-            if first is not None and last is not None:
-                done = last + 1
-                yield mine[first:done]
-
-
-def _is(kind: Cost | None, **sizes: int) -> bool:
-    """A matrix product of these sizes."""
-    return kind is not None and kind.family == "product" and all(getattr(kind, name) == n for name, n in sizes.items())
 
 
 def _fused_ns(view: DeviceWindow, run: Int64, rate: float) -> int:

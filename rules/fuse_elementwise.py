@@ -2,17 +2,15 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.fusible_chains import Chain, chains, operators_of
+from gpu_trace_advisor.rulekit.fusible_chains import Chain, operators_of, worth_fusing
 from gpu_trace_advisor.rulekit.kernel_fixes import one_each
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, percent, share
 
-FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course, see the claim below
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
 
 
@@ -114,12 +112,10 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: kernels that are fused already, single kernels between matrix products, chains that take next to
     nothing.
     """
-    found = chains(view)
-    lost = sum(chain.ns for chain in found)
-    _, usual = span("tvi-share-elementwise", "share")
-    least = max(FROM, usual) if view.phase.name == "training" else FROM
-    if lost < least * view.window.wall_ns:
+    found = worth_fusing(view)
+    if not found:
         return
+    lost = sum(chain.ns for chain in found)
     runs = [chain.places for chain in found]
     low, high = (np.concatenate(ns) for ns in zip(*(_priced(view, chain.places) for chain in found), strict=True))
     avoided = lost - int(low.sum())

@@ -139,9 +139,15 @@ def test_a_cold_start_is_said_and_nothing_else_advised(real_traces: Path, name: 
     assert found[0].saving_ns is None and found[0].unpriced.startswith("withheld")
 
 
-@pytest.mark.parametrize("name", ["inductor-mlp-mi300x", "memcpy-pinned-overlap-a100-40g"])
-def test_what_is_fine_gets_no_priced_advice(real_traces: Path, name: str) -> None:
-    assert all(f.saving_ns is None for f in findings(real_traces, f"kineto/{name}.json.gz"))
+def test_what_is_fine_gets_no_priced_advice(real_traces: Path) -> None:
+    assert all(f.saving_ns is None for f in findings(real_traces, "kineto/memcpy-pinned-overlap-a100-40g.json.gz"))
+
+
+def test_of_a_busy_device_only_the_kernels_are_left(real_traces: Path) -> None:
+    """97 % busy and compiled: attention at 298 of 708 TFLOP/s, and perhaps nothing can be had."""
+    found = findings(real_traces, "kineto/inductor-mlp-mi300x.json.gz")
+    assert [f.rule for f in found] == ["attention-efficiency", "slow-sibling"]
+    assert all(f.saving_ns and f.saving_ns[0] == 0 for f in found)
 
 
 def test_a_program_without_pytorch_is_told_in_the_words_of_cuda(real_traces: Path) -> None:

@@ -24,6 +24,7 @@ from gpu_trace_advisor.reference.hardware import Hardware, find
 from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
 from gpu_trace_advisor.replay.fixes import Fix, Saving, saving
 from gpu_trace_advisor.replay.sweep import Replay, Trust, replay, trust
+from gpu_trace_advisor.roofline.kernel_table import Kernels
 from gpu_trace_advisor.roofline.kernel_time import InKernel, device_of
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.runtime.heap import give_back_small
@@ -232,6 +233,11 @@ class DeviceWindow:
         ]
         is_kernel = self.timeline.does[self.operations] <= COMMUNICATION
         return np.asarray(self.operations[is_kernel & np.isin(names, fit)])
+
+    @cached_property
+    def kernel_table(self) -> Kernels:
+        """The window's kernels with their work and rates."""
+        return Kernels(self.inkernel, self.window.start_ns, self.window.end_ns)
 
     @cached_property
     def phase(self) -> Phase:

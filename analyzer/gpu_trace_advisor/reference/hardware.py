@@ -59,6 +59,9 @@ class Hardware:
     sources: tuple[str, ...]
     found: str
     """How it was found, for people."""
+    reachable: dict[str, float] = field(default_factory=dict)
+    """Type -> FLOP/s that large products were published to reach; empty where nobody measured."""
+    reachable_source: str = ""
     inferred: bool = False
     """The recording does not name the device; it was recognised by its SMs and memory."""
     notes: tuple[str, ...] = field(default=(), repr=False)
@@ -189,7 +192,8 @@ def _as_recorded(known: Hardware, device: Device, how: str, inferred: bool) -> H
         share = device.sms / known.sms
         scaled = {dtype: peak * share for dtype, peak in known.peaks.items()}
         vector = {dtype: peak * share for dtype, peak in known.vector.items()}
-        found = replace(found, sms=device.sms, peaks=scaled, vector=vector)
+        reachable = {dtype: rate * share for dtype, rate in known.reachable.items()}
+        found = replace(found, sms=device.sms, peaks=scaled, vector=vector, reachable=reachable)
         if share < PARTITION and device.memory_bytes:
             memory = min(device.memory_bytes / known.memory_bytes, 1.0)
             found = replace(found, bandwidth=known.bandwidth * memory, l2_bytes=round(known.l2_bytes * memory))
@@ -227,5 +231,7 @@ def _whole(key: str, entry: dict[str, Any], data: dict[str, Any]) -> Hardware:
         confidence=entry["confidence"],
         sources=tuple(data["sources"][source] for source in entry["sources"]),
         found="from the table",
+        reachable={dtype: tflops * 1e12 for dtype, tflops in entry.get("reachable_tflops", {}).items()},
+        reachable_source=data["sources"][entry["reachable_source"]] if "reachable_source" in entry else "",
         notes=tuple(entry.get("notes", ())),
     )  # fmt: skip

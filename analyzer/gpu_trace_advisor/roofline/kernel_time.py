@@ -65,10 +65,14 @@ class InKernel:
     def costs(self) -> Costs:
         return operation_costs(self.timeline)
 
+    @property
+    def sms(self) -> int | None:
+        """SMs, or compute units of AMD; None where neither the recording nor the table tells."""
+        return device_of(self.timeline).sms or (self.hardware.sms if self.hardware else None)
+
     @cached_property
     def tails(self) -> Tails:
-        device = device_of(self.timeline)
-        return tails(self.timeline, device, device.sms or (self.hardware.sms if self.hardware else None))
+        return tails(self.timeline, device_of(self.timeline), self.sms)
 
     @cached_property
     def attainable(self) -> float:

@@ -8,16 +8,18 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.intervals import grouped
+from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.training_passes import in_optimizer
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import distinct_rows, named
-from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Kind
+from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
 LIGHT = frozenset({"elementwise", "normalization", "softmax", "reduction", "copy", "random"})
 """Classes of kernels that move data and hardly compute."""
 
 FUSED_ALREADY = ("triton", "fused", "liger", "apex", "multi_tensor_apply", "cuapplylayernorm")
+FROM = 0.05  # of the wall in chains; training uses up to twice that as a matter of course
 FEWEST = 3  # kernels of a chain: a pair is often one operator and its cast
 MOST = 6  # … and at most: longer chains hardly ever share one iteration space, so they are cut
 
@@ -51,15 +53,28 @@ def chains(view: DeviceWindow) -> list[Chain]:
     member = np.arange(MOST)
     codes = np.where(member < count[:, None], names[np.minimum(start[:, None] + member, len(on) - 1)], NONE)
     kinds, kind = distinct_rows(list(codes.T))
-    recorded = bool((trace.kind == Kind.OPERATOR).any())
     found = []
     for row, which in sorted(zip(kinds, grouped(kind, len(kinds)), strict=True), key=lambda pair: int(pair[1][0])):
         kernels = [code for code in row if code != NONE]
-        if recorded or len(set(kernels)) > 1:  # one kernel again and again may be a program of its own
+        if len(set(kernels)) > 1:  # one kernel again and again is a loop, which passes nothing on
             places = on[start[which, None] + member[: len(kernels)]]
             told = tuple(readable(trace.names[code]) for code in kernels)
             found.append(Chain(told, places, int(timeline.length[places].sum())))
     return sorted(found, key=lambda chain: -chain.ns)
+
+
+def worth_fusing(view: DeviceWindow) -> list[Chain]:
+    """The chains, where they take so much of the wall that fusing them pays; else none."""
+    found = chains(view)
+    _, usual = span("tvi-share-elementwise", "share")
+    least = max(FROM, usual) if view.phase.name == "training" else FROM
+    return found if sum(chain.ns for chain in found) >= least * view.window.wall_ns else []
+
+
+def operations_worth_fusing(view: DeviceWindow) -> Int64:
+    """Operations of these chains."""
+    found = [chain.places.ravel() for chain in worth_fusing(view)]
+    return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
 def _light_runs(light: Bool, stream: Int64) -> tuple[Int64, Int64]:
