@@ -24,6 +24,7 @@ PHASES_IN_WORDS = {
     title="Communication that no kernel hides",
     cites=("tvi-share-communication", "tvi-lever-overlap", "gt-overlap-hide", "ai-ring-allreduce"),
     phases=("training",),
+    in_doubt=True,
     because="tvi-share-communication",
     fires=(
         """

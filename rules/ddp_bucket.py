@@ -20,6 +20,7 @@ STAYS = 0.5  # pessimistic: half of their time is bytes, which travel as before
     title="Gradients are reduced in many small pieces",
     cites=("ai-ring-optimal", "ai-bucket-effect", "ai-allreduce-latency", "gt-tree-vs-ring"),
     phases=("training",),
+    in_doubt=True,
     because="ai-bucket-effect",
     fires=(
         """

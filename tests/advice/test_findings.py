@@ -86,7 +86,7 @@ def test_with_all_ranks_it_is_said_who_comes_late_and_what_is_waiting(sample: Ca
     ("name", "words"),
     [
         ("gpu-bound-training", "Kernels run 99.7 % of the wall: no idle time is worth a change."),
-        ("multi-stream-events", "No rule has a change worth 1 % of the wall. The largest loss is streams waiting"),
+        ("multi-stream-events", "1. The largest loss: waiting at synchronizations"),
         (
             "pageable-copies",
             "Range: pinned copies return at once; they run 1.1 to 2 times as fast; optimistic: both directions",

@@ -1,6 +1,6 @@
 """The engine with rules made by hand: what is asked, kept, skipped, priced, ranked."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,12 +159,52 @@ def test_without_trust_in_the_replay_there_are_findings_and_no_savings() -> None
     assert "20.0 % of the wall rests on waits" in verdicts.findings[0].unpriced
 
 
-def test_doubts_about_the_trace_come_first() -> None:
-    loader = made("loader", lambda s: [claim(s, "loader", fix=FIXES["dataloader"])])
-    doubt = made("doubt", lambda s: [replace(claim(s, "doubt", share=0.001), first=True)])
-    question = made("question", lambda s: [claim(s, "question", share=0.9)])
-    verdicts = judge(view_of(SLOW_LOADER), [loader, question, doubt])
-    assert [finding.rule for finding in verdicts.findings] == ["doubt", "loader", "question"]
+def about(cause: str, share: float, **more: object) -> Callable[[DeviceWindow], list[Claim]]:
+    """A check that claims so much of the time of a cause."""
+    return lambda s: [replace(claim(s, cause), named={cause: round(share * s.causes[cause])}, **more)]  # type: ignore[arg-type]
+
+
+MOSTLY_LOADER = """
+ step |....................
+ host DDDDDDDDDDD.a.......
+ s7   .............aaaaaaa
+ repeat: 4
+"""
+
+
+def order(*rules: Rule) -> list[str]:
+    """The findings where the loader takes 11 of 20 columns and the kernel 7."""
+    return [finding.rule for finding in judge(view_of(MOSTLY_LOADER), list(rules)).findings]
+
+
+def test_a_doubt_about_much_of_the_trace_comes_first_and_one_about_little_does_not() -> None:
+    loader = made("loader", about("dataloader", 1, fix=FIXES["dataloader"]))
+    assert order(loader, made("doubt", about("dataloader", 0.2, first=True))) == ["doubt", "loader"]
+    assert order(loader, made("doubt", about("dataloader", 0.05, first=True))) == ["loader", "doubt"]
+    assert order(loader, made("doubt", about("dataloader", 0.001, first=True))) == ["loader"]
+
+
+def test_what_speaks_of_the_largest_loss_comes_first() -> None:
+    """A question about it before a saving of something else; a saving of it before a question."""
+    kernels = made("kernels", lambda s: [replace(claim(s, "k"), named={"unmodelled": s.causes["unmodelled"]})])
+    question = made("question", about("dataloader", 0.9))
+    assert order(kernels, question) == ["question", "kernels"]
+    assert order(question, made("loader", about("dataloader", 1, fix=FIXES["dataloader"]))) == ["loader", "question"]
+
+
+def test_who_answers_the_largest_loss_is_asked_when_nobody_else_does() -> None:
+    answer = made("answer", about("dataloader", 1), answers=True)
+    assert order(answer) == ["answer"]
+    assert order(answer, made("part", about("dataloader", 0.4))) == ["answer", "part"]
+    assert order(answer, made("loader", about("dataloader", 0.6))) == ["loader"]
+
+
+def test_in_an_unknown_phase_who_may_speaks_in_doubt() -> None:
+    one = made("one", about("dataloader", 1), phases=("training",), because="tvi-cause-launch", in_doubt=True)
+    (finding,) = judge(view_of(MOSTLY_LOADER), [one]).findings
+    assert (
+        finding.confidence == "low" and "the phase is not known, and this is about training (--phase)" in finding.doubts
+    )
 
 
 def test_confidence_is_low_on_few_steps_and_says_so() -> None:

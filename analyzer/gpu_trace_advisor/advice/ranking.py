@@ -13,8 +13,10 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import cold
+from gpu_trace_advisor.analysis.largest_loss import largest_loss, speaks_of
 from gpu_trace_advisor.analysis.phase import MIXED
 from gpu_trace_advisor.attribution.causes import CAUSES
+from gpu_trace_advisor.columns.intervals import clip, total
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.changes import Change, together
 from gpu_trace_advisor.replay.fixes import Fix, behind, speedup
@@ -24,6 +26,8 @@ from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
 
+LEADS = 0.05  # of the wall: a doubt about less of the recording does not come before what can be saved
+OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
 GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
 
 
@@ -62,12 +66,15 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
     """What the rules say of a device, ranked."""
     claims, skipped, errors = list[PricedClaim](), list[Skipped](), list[str]()
     start_up = withheld(view)
-    for rule in sorted(rules, key=lambda rule: rule.last):
+    loss = largest_loss(view.items, total(clip(view.timeline.busy, view.window.start_ns, view.window.end_ns)))
+    for rule in sorted(rules, key=lambda rule: (rule.answers, rule.last)):
         reason = unfit(rule, view)
         if not reason and start_up and not rule.cold:
             reason = "cold", start_up
         if not reason and rule.last and claims:
             reason = "covered", "other rules found something"
+        if not reason and rule.answers and (loss is None or any(speaks_of(loss, one.claim.named) for one in claims)):
+            reason = "covered", "other rules speak of the largest loss"
         if reason:
             skipped.append(_skip(rule, view, *reason))
             continue
@@ -76,13 +83,13 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
         except Exception as error:  # one rule's mistake must not cost the others
             errors.append(_failed(rule, view, error))
             continue
-        worth = [claim for claim in said if claim.ns >= WORTH * view.window.wall_ns or claim.first]
+        worth = [claim for claim in said if claim.ns >= WORTH * view.window.wall_ns]
         claims += [PricedClaim(rule, claim) for claim in worth]
         if not worth:
             small = ("small", "what it found is below 1 % of the wall")
             skipped.append(_skip(rule, view, *(small if said else ("absent", "nothing of the kind in the window"))))
     view.timeline.forget()
-    findings, left, joint, failed = rank(view, claims)
+    findings, left, joint, failed = rank(view, claims, loss)
     return Verdicts(tuple(findings), (*skipped, *left), (*errors, *failed), joint)
 
 
@@ -118,10 +125,11 @@ def unfit(rule: Rule, view: DeviceWindow) -> tuple[str, str] | None:
     phases = {view.phase.name}
     if view.phase.name == MIXED:
         phases |= {stretch.name for stretch in view.phase.stretches}
-    if rule.phases and phases.isdisjoint(rule.phases):
+    unknown = view.phase.name == "unknown"
+    if rule.phases and phases.isdisjoint(rule.phases) and not (unknown and rule.in_doubt):
         source = rule.source(rule.because)
         where = f"{source.document}, section {source.section}" if source.section else source.document
-        if view.phase.name == "unknown":
+        if unknown:
             about = " and ".join(rule.phases)
             return "phase-unknown", f"it is about {about}, and the phase is not known (--phase); see {where}"
         return "phase", f"it does not apply to {view.phase.name}: {source.says.rstrip('.')} ({where})"
@@ -201,10 +209,10 @@ def _optimistic(fix: Fix) -> Change:
 
 
 def rank(
-    view: DeviceWindow, claims: Sequence[PricedClaim]
+    view: DeviceWindow, claims: Sequence[PricedClaim], loss: tuple[str, int] | None
 ) -> tuple[list[Finding], list[Skipped], Joint | None, list[str]]:
-    """The findings: doubts about the trace, then savings by what they add, then what has no price by its time. And what was
-    skipped, what all fixes give together, and the rules whose fix failed."""
+    """The findings: what speaks of the largest loss, then savings by what they add, and between them by its time what has
+    no price. And what was skipped, what all fixes give together, and the rules whose fix failed."""
     wall, why = view.window.wall_ns, distrust(view)
     errors, priced, rest = list[str](), list[PricedClaim](), list[PricedClaim]()
     for one in claims:
@@ -226,7 +234,7 @@ def rank(
         left = priced
         # What gives nothing by itself may do so behind a better fix: kernels matter once the host keeps up with them.
         while worth := [one for one in left if one.adds[1] >= WORTH * wall]:
-            best = _first(worth)
+            best = _first([one for one in worth if not findings and _speaks(one, loss)] or worth)
             left = [one for one in left if one is not best]
             applied.take(best)
             findings.append(_finding(view, best, best.adds))
@@ -241,10 +249,41 @@ def rank(
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
             joint = Joint(*view.place, (low, high), speedup(wall, (low, high)))
-    rest.sort(key=lambda one: -one.claim.ns)
-    said = [(one.claim.first, _finding(view, one, None)) for one in rest]
-    ranked = [f for first, f in said if first] + findings + [f for first, f in said if not first]
-    return ranked, skipped, joint, errors
+    unpriced = [_finding(view, one, None) for one in sorted(rest, key=lambda one: (not one.claim.first, -one.claim.ns))]
+    doubts = sum(one.claim.first and one.claim.ns >= LEADS * wall for one in rest)
+    return unpriced[:doubts] + _merged(findings, unpriced[doubts:], loss), skipped, joint, errors
+
+
+def _merged(priced: list[Finding], unpriced: list[Finding], loss: tuple[str, int] | None) -> list[Finding]:
+    """What has no price among the savings: first where nothing priced speaks of the largest loss, else before savings that
+    are small beside its time."""
+    merged, left = list[Finding](), list(unpriced)
+    if loss and not (priced and speaks_of(loss, _by_cause(priced[0]))):
+        merged = [finding for finding in left if speaks_of(loss, _by_cause(finding))][:1]
+        left = [finding for finding in left if finding not in merged]
+    for finding in priced:
+        high = finding.saving_ns[1] if finding.saving_ns else 0
+        for question in [one for one in left if one.ns > OUTWEIGHS * high and not _named_by(merged, one)]:
+            merged.append(question)
+            left.remove(question)
+        merged.append(finding)
+    return merged + left
+
+
+def _named_by(findings: Sequence[Finding], one: Finding) -> bool:
+    """Whether most of its time is named already by one of these: it is another way to the same."""
+    return any(
+        2 * sum(min(part.ns, _by_cause(before).get(part.cause, 0)) for part in one.named) > one.ns
+        for before in findings
+    )
+
+
+def _by_cause(finding: Finding) -> dict[str, int]:
+    return {part.cause: part.ns for part in finding.named}
+
+
+def _speaks(one: PricedClaim, loss: tuple[str, int] | None) -> bool:
+    return loss is not None and speaks_of(loss, one.claim.named)
 
 
 def _first(left: Sequence[PricedClaim]) -> PricedClaim:
@@ -275,7 +314,10 @@ def _finding(view: DeviceWindow, one: PricedClaim, saving: tuple[int, int] | Non
     assumes = claim.fix.assumes if claim.fix and saving else ()
     model = "modelled" if saving else "measured"
     grade = max(claim.grade, model, "assumed" if assumes else "measured", key=GRADES.index)
-    doubts = tuple(filter(None, (view.repetition.doubt, *claim.doubts)))
+    assumed = ""
+    if rule.phases and view.phase.name == "unknown":
+        assumed = f"the phase is not known, and this is about {' and '.join(rule.phases)} (--phase)"
+    doubts = tuple(filter(None, (view.repetition.doubt, assumed, *claim.doubts)))
     return Finding(
         rule=rule.id,
         title=claim.title or rule.title,

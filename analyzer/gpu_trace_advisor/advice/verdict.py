@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
+from gpu_trace_advisor.analysis.largest_loss import BUSY_ENOUGH, KERNELS, largest_loss
 from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.ranks.model import RankRow, Run
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, share
 
-BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
-LITTLE = 0.05  # … nor is a loss below this share, where kernels are most of the busy time
 SPEAKS_FOR_ITSELF = ("copies", "implicit-barriers", "communication")  # the cause alone names the category
 MOSTLY = 0.6  # a cause with this share of its category names it
 ALIKE = 0.9  # devices whose walls reach this share of the longest are compared by what they lose
@@ -49,13 +48,13 @@ def _verdict(
     if len(devices) > 1:
         late = ", which the other ranks wait for" if run and late_row(device, run) else ""
         busy = f"{where(device, devices)}{late}: {busy}"
-    loss = largest_loss(device)
+    loss = largest_loss(device.attribution, device.busy_ns)
     if loss is None:
         return f"{busy}: nothing but kernels and copies to speak of."
     category, ns = loss
     if category == "unattributed":
         return f"{busy}; in {share(ns, device.wall_ns)} {not_recorded(device)}."
-    if category == "kernel-time":
+    if category == KERNELS:
         most = "nearly all" if device.compute_ns >= BUSY_ENOUGH * device.busy_ns else "most"
         return f"{busy}, {most} of it in kernels: what to gain lies inside them."
     words, ns = called(device, category)
@@ -87,24 +86,6 @@ def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
         return None
     row = run.row_of(device.file, device.process, device.device, device.rank)
     return row if row and row.rank == run.slowest else None
-
-
-def largest_loss(device: DeviceAdvice) -> tuple[str, int] | None:
-    """The category with the most time besides kernels; kernels where they fill the wall, or no category takes much of it."""
-    sums: dict[str, int] = {}
-    for item in device.attribution:
-        if item.when != "compute":
-            sums[item.category] = sums.get(item.category, 0) + item.ns
-    kernels = device.compute_ns
-    if kernels >= BUSY_ENOUGH * device.wall_ns:
-        return "kernel-time", kernels
-    named = {category: ns for category, ns in sums.items() if category != "unattributed"}
-    best = max(named.items(), key=lambda pair: pair[1], default=None)
-    unknown = sums.get("unattributed", 0)
-    largest = ("unattributed", unknown) if best is None or unknown > 2 * best[1] else best
-    if largest[1] < LITTLE * device.wall_ns and 2 * kernels > device.busy_ns:
-        return ("kernel-time", kernels) if largest[1] else None
-    return largest if largest[1] else None
 
 
 def called(device: DeviceAdvice, category: str) -> tuple[str, int]:

@@ -217,6 +217,10 @@ class Rule:
     """It speaks of a cold start too; other rules are silent there."""
     last: bool = False
     """It is asked only when no other rule found anything."""
+    answers: bool = False
+    """It is asked only when no other rule speaks of the largest loss."""
+    in_doubt: bool = False
+    """It speaks in an unknown phase too, at low confidence."""
     fires: tuple[Case, ...] = ()
     quiet: tuple[Case, ...] = ()
     misses: tuple[Case, ...] = ()
@@ -260,6 +264,8 @@ def rule(
     because: str = "",
     cold: bool = False,
     last: bool = False,
+    answers: bool = False,
+    in_doubt: bool = False,
     fires: Iterable[str] = (),
     quiet: Iterable[str] = (),
     misses: Iterable[str] = (),
@@ -270,7 +276,9 @@ def rule(
     cites: what it rests on: keys of facts.toml, or URLs.
     needs: names of NEEDS; where one is missing the rule is skipped, and the report says why.
     phases, because: the phases it is about, and the key or URL that says why it is not about the others.
-    cold: it speaks of a cold start too. last: it is asked only when no other rule found anything.
+    in_doubt: it speaks where the phase is not known too, at low confidence.
+    cold: it speaks of a cold start too. last: it is asked only when no other rule found anything; answers: only when no other
+    speaks of the largest loss.
     fires, quiet, misses: drawings, or `case(drawing, why)`, in which it speaks, must not, or ought to and does not yet.
     """
 
@@ -279,7 +287,7 @@ def rule(
         page = inspect.cleandoc(check.__doc__ or "")
         return Rule(
             name.replace("_", "-"), title, check, page, tuple(cites), tuple(needs), tuple(phases), because, cold, last,
-            _cases(fires), _cases(quiet), _cases(misses),
+            answers, in_doubt, _cases(fires), _cases(quiet), _cases(misses),
         )  # fmt: skip
 
     return make

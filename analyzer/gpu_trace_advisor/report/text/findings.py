@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
-from gpu_trace_advisor.advice.verdict import called, largest_loss, not_recorded
+from gpu_trace_advisor.advice.verdict import called, not_recorded
+from gpu_trace_advisor.analysis.largest_loss import largest_loss
 from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.report.wording import cut
 from gpu_trace_advisor.rulekit.rule import SKIPPED, Evidence, Finding, Skipped
@@ -70,7 +71,7 @@ def _finding(page: Page, number: int, finding: Finding, wall: int, told: set[str
 
 def left_to_gain(device: DeviceAdvice) -> str:
     """What the time goes to where no rule has anything to say."""
-    loss = largest_loss(device)
+    loss = largest_loss(device.attribution, device.busy_ns)
     if loss is None:
         return "Kernels and copies fill the time."
     category, ns = loss

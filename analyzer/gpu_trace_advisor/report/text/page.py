@@ -15,11 +15,11 @@ from gpu_trace_advisor.advice.verdict import (
     FIRST_WORDS,
     RECORD_DEVICE,
     focus,
-    largest_loss,
     record_host,
     same_place,
     where,
 )
+from gpu_trace_advisor.analysis.largest_loss import largest_loss
 from gpu_trace_advisor.analysis.summary import HostTime
 from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.attribution.causes import CATEGORIES
@@ -287,7 +287,7 @@ def _devices(page: Page, advice: Advice, first: DeviceAdvice) -> None:
 
 
 def _device_row(device: DeviceAdvice, devices: Sequence[DeviceAdvice], *, stepped: bool) -> list[str]:
-    loss = largest_loss(device)
+    loss = largest_loss(device.attribution, device.busy_ns)
     step = [duration(device.step_ns) if device.step_ns else "–"] if stepped else []
     parts = (device.busy_ns, device.communication_ns, device.copy_ns, device.idle_ns)
     return [
