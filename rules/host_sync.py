@@ -130,7 +130,8 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     window, attribution, trace = view.window, view.attribution, view.trace
     blocking = attribution.blocking
     measuring = blocking.row[~blocking.is_copy & measures(view, blocking.row)]
-    left_out = np.concatenate([measuring, blocking.row[blocking.is_copy]])
+    reads = blocking.row[blocking.reads]
+    left_out = np.concatenate([measuring, blocking.row[blocking.is_copy & ~blocking.reads]])
     drained = 0
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
         mine = np.flatnonzero((part.cause == CODE["host-sync"]) & (ns > 0))
@@ -157,7 +158,7 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
         fix=replace(
             FIXES["host-sync"],
             low=_without(plain_synchronisations, measuring),
-            high=_without(synchronisations, measuring),
+            high=_without(lambda graph: np.concatenate([synchronisations(graph), reads]), measuring),
         ),
         wait=True,
         evidence=(evidence,),

@@ -10,7 +10,7 @@ from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 
 from tests import nsight_export as nsys
-from tests.build import advice, call, causes, device, event, frame, idle, kernel, op
+from tests.build import advice, call, causes, copy, device, event, frame, idle, kernel, op
 from tests.nsight_export import CUPTI
 
 FIRST = (call(0, 4, 1), kernel(5, 10, 1))  # an idle device: launch latency 5 µs
@@ -198,3 +198,30 @@ def test_where_frames_are_recorded_the_loader_still_wins() -> None:
         op("aten::stack", 20, 900), call(1_000, 1_004, 2), kernel(1_005, 1_100, 2),
     ]  # fmt: skip
     assert idle(*FIRST, *events)["host dataloader"] == 990
+
+
+# Values read by the host
+
+
+@pytest.mark.parametrize(("end", "waits"), [(402, True), (449, True), (451, False)])
+def test_a_value_read_behind_running_work_is_a_synchronization(end: float, waits: bool) -> None:
+    """`.item()` on ROCm: the call returned at 400, its copy ends some µs later by the skew of the clocks; the device was busy
+    until 397, and the copy began 297 µs after the call."""
+    events = [
+        call(20, 24, 2), kernel(25, 397, 2), call(100, 400, 3, "hipMemcpyWithStream"),
+        copy(398, end, 3, "DtoH (Device -> Pageable)"), op("aten::a", 460, 470), call(470, 474, 4), kernel(475, 500, 4),
+    ]  # fmt: skip
+    found = device(*FIRST, *events)
+    assert found.blocking_copies == int(waits)
+    assert "copy-staging" not in causes(found)
+    drained = [item for item in found.attribution if item.cause == "host-sync"]
+    assert all(item.detail == "sync" for item in drained)
+
+
+def test_a_copy_that_takes_longer_than_it_waited_is_a_copy() -> None:
+    events = [
+        call(20, 24, 2), kernel(25, 50, 2), call(30, 400, 3, "cudaMemcpyAsync"), copy(60, 399, 3, "DtoH (Device -> Pageable)"),
+        op("aten::a", 400, 410), call(410, 414, 4), kernel(415, 500, 4),
+    ]  # fmt: skip
+    details = {item.detail for item in device(*FIRST, *events).attribution if item.cause == "host-sync"}
+    assert details == {"blocking copy"}

@@ -245,7 +245,7 @@ class Attribution:
 
     def _idle_totals(self, start: int, end: int) -> Int64:
         """ns of idle time in [start, end) by cause, side, grade and what a wait was for, as one number."""
-        copies = self.blocking.row[self.blocking.is_copy]
+        copies = self.blocking.row[self.blocking.is_copy & ~self.blocking.reads]
         totals = np.zeros(len(IDLE) * 3 * 2 * 3, np.int64)
         for part, ns in self.pieces.clipped(start, end):
             at = np.flatnonzero(ns > 0)

@@ -22,6 +22,7 @@ from gpu_trace_advisor.attribution.calls import Calls
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
+from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.columns.compact import blocks, constant, where
 from gpu_trace_advisor.columns.intervals import Intervals, Overlaps, overlaps, remainder
 from gpu_trace_advisor.runtime.heap import give_back_small
@@ -107,7 +108,7 @@ def _submitted(
 
 def _call_causes(timeline: Timeline, row: Index, stretch: Int64, calls: Calls) -> Int8:
     cause = np.full(len(row), CODE["launch-call"], np.int8)
-    copy_call = timeline.host.doing[row] == HostActivity.COPY_CALL
+    copy_call = (timeline.host.doing[row] == HostActivity.COPY_CALL) & ~among(row, calls.to_host)
     cause[copy_call & (stretch > STAGING_NS)] = CODE["copy-staging"]
     cause[np.isin(row, np.fromiter(calls.loading, np.int64))] = CODE["module-load"]
     cause[np.isin(row, np.fromiter(calls.with_allocation, np.int64))] = CODE["allocator"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpu_trace_advisor.columns.codes import first_places, present
 from gpu_trace_advisor.columns.intervals import ascending, union
-from gpu_trace_advisor.timelines.device import Timeline
+from gpu_trace_advisor.timelines.device import Timeline, copy_classes
 from gpu_trace_advisor.timelines.host import HostActivity, Segments, captures
 from gpu_trace_advisor.trace.call_errors import failed_calls
 from gpu_trace_advisor.trace.lookup import named
@@ -78,6 +78,13 @@ class Calls:
             above = host.parent[around]
             around = present(host.operator[above[above != NONE]])
         return found & ~seen
+
+    @cached_property
+    def to_host(self) -> Int64:
+        """Calls that copy to the host: nothing is staged before their copies run."""
+        timeline = self.timeline
+        copies = timeline.linked & np.isin(timeline.does, copy_classes("DtoH"))
+        return ascending(timeline.launch[copies])
 
     @cached_property
     def failed(self) -> Int64:

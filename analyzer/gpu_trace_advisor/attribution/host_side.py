@@ -185,6 +185,7 @@ def _record_causes(
     )
     cause[copy_calls[among(row[copy_calls], blocking.row)]] = CODE["host-sync"]
     staging = copy_calls[(cause[copy_calls] == CODE["launch-call"]) & (ns[copy_calls] > STAGING_NS)]
+    staging = staging[~among(row[staging], calls.to_host)]
     cause[staging] = CODE["copy-staging"]
     first = other_calls[among(row[other_calls], np.fromiter(calls.slow_first, np.int64))]
     cause[first] = CODE["module-load"]

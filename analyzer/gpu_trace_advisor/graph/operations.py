@@ -236,12 +236,13 @@ def all_blocking(attributions: Sequence[Attribution], operations: Operations) ->
     """Blocking calls of all devices of the process, each once; and frees that wait for the device."""
     frees = _waiting_frees(attributions[0].timeline, operations)
     row = ascending(np.concatenate([*(a.blocking.row for a in attributions), frees]))
-    is_copy, busy = np.zeros(len(row), np.bool_), np.zeros(len(row), np.int64)
+    is_copy, reads, busy = np.zeros(len(row), np.bool_), np.zeros(len(row), np.bool_), np.zeros(len(row), np.int64)
     for a in attributions:
         at = np.searchsorted(row, a.blocking.row)
         is_copy[at] |= a.blocking.is_copy
+        reads[at] |= a.blocking.reads
         busy[at] = np.maximum(busy[at], a.blocking.busy_ns)
-    return Blocking(row, is_copy, busy)
+    return Blocking(row, is_copy, busy, reads)
 
 
 def _waiting_frees(timeline: Timeline, operations: Operations) -> Int64:

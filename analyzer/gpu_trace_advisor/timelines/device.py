@@ -322,8 +322,15 @@ class Blocking:
     is_copy: Bool
     busy_ns: Int64
     """[q] how long the device was busy while the call ran: the time it truly waited."""
+    reads: Bool
+    """[q] a copy to the host that waited for running work longer than it took itself: `.item()`, `.cpu()`. It is a
+    synchronization, whatever the call is named."""
 
 
+SKEW_NS = (
+    50_000  # host and device clocks may disagree by so much (ROCm): a call may seem to return before its copy's end
+)
+BEGAN_LATER_NS = 50_000  # a copy that begins so long after its call waited for something
 BLOCKING_COPY_NS = 20_000  # a shorter asynchronous copy call that outlasted its copy did so by chance
 
 
@@ -336,14 +343,29 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     copies = np.flatnonzero(timeline.linked & (timeline.does >= FIRST_COPY) & (timeline.does < SET))
     calls = timeline.launch[copies]
     long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
-    waits = (doing[calls] == HostActivity.COPY_CALL) & (trace.end_ns[calls] >= timeline.end[copies])
+    returned, begun, waited = (
+        trace.end_ns[calls],
+        timeline.start[copies],
+        timeline.start[copies] - trace.start_ns[calls],
+    )
+    to_host = np.isin(timeline.does[copies], copy_classes("DtoH"))
+    skewed = to_host & (timeline.end[copies] <= returned + SKEW_NS) & (waited >= BEGAN_LATER_NS) & (begun < returned)
+    skewed &= _busy_before(timeline.busy, begun)
+    waits = (doing[calls] == HostActivity.COPY_CALL) & ((returned >= timeline.end[copies]) | skewed)
     waits &= np.isin(trace.thread[calls], threads)
     names, which, _ = counted(trace.name_code[calls])
     named = np.array([synchronous_copy(trace.names[code]) for code in names.tolist()], np.bool_)[which]
     copies_row = ascending(calls[waits & (long | named)])
+    reads = ascending(calls[waits & to_host & long & (waited >= timeline.length[copies])])
     row = _outermost(ascending(np.concatenate([syncs, copies_row])), timeline.host)
     span = Intervals(trace.start_ns[row], trace.end_ns[row])
-    return Blocking(row, among(row, copies_row), covered(span, timeline.busy))
+    return Blocking(row, among(row, copies_row), covered(span, timeline.busy), among(row, reads))
+
+
+def _busy_before(busy: Intervals, instant: Int64) -> Bool:
+    """[k] the device was at work until this instant, but for a launch's latency."""
+    at = np.searchsorted(busy.start, instant, side="left") - 1  # the last stretch that began before it
+    return np.asarray((at >= 0) & (busy.end[np.maximum(at, 0)] >= instant - BLOCKING_COPY_NS), np.bool_)
 
 
 def _outermost(rows: Int64, host: Host) -> Int64:
