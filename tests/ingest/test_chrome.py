@@ -421,3 +421,19 @@ def test_small_files_need_little(tmp_path: Path) -> None:
         "sys.exit(bool({'pandas', 'concurrent.futures'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+
+
+def test_a_bare_word_costs_no_other_event() -> None:
+    """What follows an event with one is read, whatever key it begins with and however often that happens."""
+    broken = '{"ph":"X","name":"A","ts":1,"dur":2,"args":{"stream":7,"x":Infinity,"y":[nan,{"z":-inf}]}}'
+    for after in ('{"bp":"e","name":"B"}', '{"unheard of":1,"name":"B"}', '{"args":{},"name":"B"}'):
+        for separator in (",", ",\n  ", " , , "):
+            raw = parse((f'{{"traceEvents":[{separator.join([broken, after] * 500)}]}}').encode(), "t")
+            assert [raw.strings[code] for code in raw.name] == ["A", "B"] * 500
+            assert raw.integers["stream"][1].tolist() == [7] * 500
+            assert raw.notes == {"repaired-event": 500}
+
+
+def test_a_text_keeps_its_backslashes_where_something_else_is_damaged() -> None:
+    raw = parse(rb'{"traceEvents":[{"ph":"X","name":"a \\ b","ts":1,"dur":inf}]}', "t")
+    assert raw.strings[raw.name[0]] == "a \\ b"

@@ -1,13 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Events of Chrome-trace JSON into columns, without the interpreter lock: the compiled part of `parallel_reader`.
 
-It reads what JSON allows, and bare words (`inf`, `N/A`) for values; anything else is left to `reader` and `repair`, whose
-grammar is the one that counts. Text is looked at up to 32 bytes at a time, so PADDING zero bytes lie behind it.
+It reads what JSON allows, and bare words (`inf`, `N/A`) for values as `repair.lenient` does; anything else is left to
+`reader`, whose grammar is the one that counts. Text is looked at up to 32 bytes at a time, so PADDING zero bytes lie behind it.
 """
 
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
+
+import json
 
 from gpu_trace_advisor.ingest.raw_events import ALIASES, INTEGERS, MISSING, TEXTS
 
@@ -449,7 +451,7 @@ cdef class Scanner:
         cdef int k
         if not self.room_for_row():
             raise MemoryError
-        codes = [self.code_of(text.encode(), IS_PLAIN) for text in strings]
+        codes = [self.code_of(text) for text in strings]
         codes.append(-1)
         (<uint8_t *>self.phase.data)[row] = dense[0]
         for k in range(4):
@@ -498,9 +500,12 @@ cdef class Scanner:
             found.append((_bytes(self.heap.data + string.start, string.length), string.kind))
         return found
 
-    cdef int32_t code_of(self, bytes data, Kind kind) except -2:
-        # hashing reads eight bytes at a time
-        padded = data + bytes(8)
+    cdef int32_t code_of(self, str text) except -2:
+        try:
+            data, kind = text.encode(), IS_PLAIN
+        except UnicodeEncodeError:  # half a character
+            data, kind = json.dumps(text)[1:-1].encode(), IS_ESCAPED
+        padded = data + bytes(8)  # hashing reads eight bytes at a time
         code = self.intern(<Text><const char *>padded, len(data), kind)
         if code < 0:
             raise MemoryError
@@ -648,7 +653,7 @@ cdef class Scanner:
                 return SCAN_NO_MEMORY
             bare = False
             after = self.event(p, end, &bare)
-            if after == NULL or after > end or (bare and not is_plain(p, after, end)):
+            if after == NULL or after > end:
                 self.forget_row()
                 return SCAN_NO_MEMORY if self.full else SCAN_ODD
             if bare:
@@ -836,60 +841,6 @@ cdef class Scanner:
                 return p + 1
             else:
                 return NULL
-
-
-cdef bint is_plain(Text p, Text after, Text end) noexcept nogil:
-    """Whether `reader` and `repair` would read exactly this text for an event with bare words, and alike: the first place
-    in it where an event seems to end and another to begin (NEXT_EVENT) is behind it, keys are of a kind that ends a string
-    before them, and no list holds objects."""
-    cdef bint inside = False
-    cdef int lists = 0
-    cdef Text quote = p
-    while p < after:
-        if p[0] == c'}' and begins_event(p + 1, end):
-            return p + 1 == after
-        if inside:
-            if p[0] == c'\\':
-                p += 1
-            elif p[0] == c'"':
-                inside = False
-                if skip_space(p + 1)[0] == c':' and not 1 < p - quote <= 81:
-                    return False
-        elif p[0] == c'"':
-            inside = True
-            quote = p
-        elif p[0] == c'[':
-            lists += 1
-        elif p[0] == c']':
-            lists -= 1
-        if p[0] == c'\n' and inside or p[0] == c'{' and lists and not inside:
-            return False
-        p += 1
-    return False
-
-
-cdef bint begins_event(Text p, Text end) noexcept nogil:
-    """Whether a comma, an opening brace and the key of an event follow."""
-    cdef Text quote
-    p = skip_space(p)
-    if p[0] != c',':
-        return False
-    while p[0] == c',':
-        p = skip_space(p + 1)
-    if p[0] != c'{':
-        return False
-    p = skip_space(p + 1)
-    if p[0] != c'"':
-        return False
-    quote = p + 1
-    while quote < end and quote - p < 6 and quote[0] != c'"':
-        quote += 1
-    if quote >= end or quote[0] != c'"':
-        return False
-    if find_key(&EVENT_KEYS, p + 1, quote - p - 1) < 0 and not (quote - p == 3 and p[1] == c'i' and p[2] == c'd'):
-        return False
-    p = skip_space(quote + 1)
-    return p < end and p[0] == c':'
 
 
 cdef bytes _bytes(const char *data, int64_t size):

@@ -6,6 +6,7 @@ does not, the rest is joined with the next chunk and parsed again, so where the 
 An event that the compiled parser does not know how to read goes to the one of `chrome`, which repairs or drops it.
 """
 
+import codecs
 import json
 import os
 import queue
@@ -21,17 +22,23 @@ import numpy as np
 from gpu_trace_advisor.ingest.chrome._scan import ESCAPED, LIST_ENDS, ODD, PADDING, VALUE, Scanner
 from gpu_trace_advisor.ingest.chrome.json_values import CAUSES, SURROGATE, Number, canonical, clean, not_strict
 from gpu_trace_advisor.ingest.chrome.reader import (
+    ENDS_INSIDE,
+    FAILED_PASSES,
+    LOOKED_AT,
     NEXT_EVENT,
+    SECOND,
     SPACE,
+    TRUNCATED,
     Events,
     Progress,
     Walker,
+    is_bad_text,
     note_bad_text,
     plain_metadata,
     read_all,
     refuse_other_formats,
 )
-from gpu_trace_advisor.ingest.chrome.repair import repair, repair_value
+from gpu_trace_advisor.ingest.chrome.repair import Cut, repair
 from gpu_trace_advisor.ingest.chrome.text_file import HeldText, TextFile
 from gpu_trace_advisor.ingest.raw_events import INTEGERS, TEXTS, RawEvents
 from gpu_trace_advisor.runtime.heap import give_back
@@ -104,6 +111,8 @@ class _Chunk:
     dense: Any = None
     """See `Scanner.dense` and `Scanner.sparse`; likewise `sparse`."""
     sparse: Any = None
+    looked_at: int = 0
+    """Characters that were looked at in vain."""
     damage: list[tuple[str, int, str, int]] = field(default_factory=list)
     """(health code, position in the chunk, cause, how many)."""
 
@@ -121,6 +130,7 @@ class _Worker:
         scanner = self.scanner
         scanner.begin()
         chunk.damage.clear()
+        chunk.looked_at = 0
         while (stop := scanner.scan(chunk.buffer, chunk.end)) == ODD:
             if not self._odd(chunk):
                 stop = CUT
@@ -148,6 +158,7 @@ class _Worker:
                 continue
             break
         self.events.notes.clear()
+        chunk.looked_at += walker.looked_at
         if read is None:
             return False
         value, after, code, cause, where = read
@@ -156,16 +167,9 @@ class _Worker:
             where = start + len(text[:where].encode("utf-8", "surrogateescape"))
             chunk.damage.append((code, where, cause, 1))
         if value is not None:
-            self._add(value, chunk, start)
+            self.scanner.add(*self.events.take(value))
         self.scanner.go_on_at(position)
         return True
-
-    def _add(self, event: dict[str, Any], chunk: _Chunk, start: int) -> None:
-        """Append a row for an event that the slow parser read."""
-        dense, integers, texts, strings = self.events.take(event)
-        if any(SURROGATE.search(text) for text in strings):
-            chunk.damage.append(("repaired-event", start, "unicode", 1))
-        self.scanner.add(dense, integers, texts, [clean(text) for text in strings])
 
 
 class _EventWalker(Walker):
@@ -177,14 +181,22 @@ class _EventWalker(Walker):
         None when more text is needed. whole: nothing of the chunk follows the text; at_end: nor of the file.
         """
         text = self.text
+        at_end = at_end and whole
         value, end = self._decode(0)
-        if end and (end < len(text) or whole):
-            if isinstance(value, dict):
-                return value, end, "", "", 0
+        if end and isinstance(value, dict):
+            return value, end, "", "", 0
+        if end and (end < len(text) or at_end):
             return None, end, "dropped-event", "event", 0
         if self._budget <= 0:
             raise _CannotCope
-        at_end = at_end and whole
+        try:
+            value, end, cause = self._lenient(0)
+        except Cut:
+            if not at_end:
+                return None
+            value = None
+        if value is not None:
+            return value, end, "repaired-event", cause, 0
         if not at_end and (self._cut or not _FOLLOWING.search(text)):
             return None
         end, follows = self._end_of_damaged(0)
@@ -217,10 +229,12 @@ class _HeadWalker(Walker):
 class _AfterWalker(Walker):
     """Reads the top-level keys behind the events."""
 
-    def read(self) -> bool:
-        """Whether the document is complete."""
+    def read(self) -> tuple[str, int]:
+        """(what is wrong with the end of the document or "", where)."""
         end = self._walk_keys(0)
-        return end is not None and '"ph"' not in self.text[end:]
+        if end is None:
+            return TRUNCATED, len(self.text.encode("utf-8", "surrogateescape"))
+        return (SECOND if '"ph"' in self.text[end:] else ""), len(self.text[:end].encode("utf-8", "surrogateescape"))
 
     def _walk_events(self, position: int) -> int | None:
         raise _CannotCope
@@ -234,6 +248,8 @@ class _Source:
         self._held = memoryview(b"")
         """Text that was read and belongs to the next chunk."""
         self._base = 0
+        self.size = 0
+        """Bytes of text read."""
 
     def _fill(self, view: memoryview) -> int:
         """Fill a buffer; how many bytes, fewer than fit only at the end of the text."""
@@ -242,6 +258,7 @@ class _Source:
         self._held = self._held[filled:]
         while filled < len(view) and (size := self.file.fill(view[filled : filled + _READ])):
             filled += size
+            self.size += size
             if self.progress:
                 self.progress(self.file.done, self.file.size)
         return filled
@@ -313,12 +330,14 @@ class _Reader:
         """The list of events has ended; what follows goes to `after`."""
         self.after = bytearray()
         self.first_damage: dict[str, tuple[int, str]] = {}
+        self.looked_at = 0
         self.notes: dict[str, int] = {}
 
     def read(self) -> RawEvents:
         source = _Source(self.file, self.progress)
         metadata = self._read_head(source)
         self._read_events(source)
+        self.size = source.size
         raw = self._columns()
         self.workers, self.free, self.idle = [], [], queue.SimpleQueue()
         give_back()
@@ -413,6 +432,9 @@ class _Reader:
         return _Chunk(buffer, end, chunk.base - len(self.rest), chunk.last)
 
     def _keep(self, chunk: _Chunk) -> None:
+        self.looked_at += chunk.looked_at
+        if self.looked_at > FAILED_PASSES // 2 * (chunk.base + chunk.end) + LOOKED_AT // 2:
+            raise _CannotCope  # the other reader may give up before the end
         for code, position, cause, count in chunk.damage:
             self.notes[code] = self.notes.get(code, 0) + count
             where = chunk.base + position, cause
@@ -484,16 +506,18 @@ class _Reader:
 
     def _finish(self, raw: RawEvents, metadata: dict[str, Any] | None) -> None:
         """Add the metadata behind the events, and what was damaged."""
-        why = ""
+        why, where = "", self.size
         if self.ended and metadata is not None:
             after = _AfterWalker(self.after.decode("utf-8", "surrogateescape"), Events())
-            if not after.read():
-                why = "the file is truncated behind its events"
+            why, position = after.read()
+            where += position - len(self.after)
             metadata |= after.document()
         elif self.rest:
-            why = f"byte {self.rest_base}: the file ends inside an event"
+            why = ENDS_INSIDE
         elif metadata is not None and not self.ended:
-            why = "the file is truncated"
+            why = TRUNCATED
+        if why and not self.file.damage:
+            why = f"{self._place(where)}: {why}"
         why = self.file.damage or why
         if isinstance(self.file, HeldText) and (why or self.notes or raw.notes):
             raise _CannotCope
@@ -503,19 +527,37 @@ class _Reader:
         raw.metadata = plain_metadata(metadata or {})
         raw.notes.update(self.notes)
         for code, (position, cause) in self.first_damage.items():
-            raw.first_damage[code] = f"line {_line(self.file.path, position)}, byte {position}: {CAUSES[cause]}"
+            raw.first_damage[code] = f"{self._place(position)}: {CAUSES[cause]}"
+        if is_bad_text(raw) and (bad := _first_bad_byte(self.file.path)) is not None:
+            raw.first_damage["repaired-event"] = f"{self._place(bad)}: {CAUSES['unicode']}"
+
+    def _place(self, position: int) -> str:
+        """A position in the text for a person."""
+        if isinstance(self.file, HeldText):
+            return ""  # what is damaged goes to the other reader
+        line, left = 1, position
+        with TextFile(self.file.path) as file:
+            for block in file.blocks():
+                line += block[:left].count(b"\n")
+                left -= len(block)
+                if left <= 0:
+                    break
+        return f"line {line}, byte {position}"
 
 
-def _line(path: Path, position: int) -> int:
-    """The number of the line, from 1, of a position in the text."""
-    line = 1
+def _first_bad_byte(path: Path) -> int | None:
+    """Where a text is not UTF-8."""
+    decoder, before, pending = codecs.getincrementaldecoder("utf-8")(), 0, 0
     with TextFile(path) as file:
-        for block in file.blocks():
-            line += block[:position].count(b"\n")
-            position -= len(block)
-            if position <= 0:
-                break
-    return line
+        try:
+            for block in file.blocks():
+                decoder.decode(block)
+                before += len(block)
+                pending = len(decoder.getstate()[0])
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            return before - pending + error.start
+    return None
 
 
 # Integers in lists, in the spelling of `canonical`: nothing to decode.
@@ -527,16 +569,10 @@ def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
     if kind == VALUE and _INTEGER_LISTS.fullmatch(data):
         return data.decode(), False
     text = data.decode("utf-8", "surrogateescape")
-    damaged = False
     if kind == ESCAPED:
         text = json.loads(f'"{text}"', strict=False)
     elif kind == VALUE:
-        try:
-            text = canonical(json.loads(text, strict=False, parse_float=Number, parse_constant=not_strict))
-        except (ValueError, RecursionError):
-            damaged = True
-            with suppress(ValueError):
-                text = canonical(repair_value(text))
+        text = canonical(json.loads(text, strict=False, parse_float=Number, parse_constant=not_strict))
     if not text.isascii() and SURROGATE.search(text):
         return clean(text), True
-    return text, damaged
+    return text, False

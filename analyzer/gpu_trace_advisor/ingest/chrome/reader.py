@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from gpu_trace_advisor.ingest.chrome.json_values import (
     nanoseconds,
     not_strict,
 )
-from gpu_trace_advisor.ingest.chrome.repair import repair
+from gpu_trace_advisor.ingest.chrome.repair import Cut, lenient, repair
 from gpu_trace_advisor.ingest.chrome.text_file import TextFile
 from gpu_trace_advisor.ingest.raw_events import ALIASES, INTEGERS, MISSING, TEXTS, RawEvents
 
@@ -119,7 +120,8 @@ def _parse(text: str, path: Path | str, damage: str) -> RawEvents:
         if not len(events) and walker.is_list:
             raise UnreadableTrace(f"{path}: {_NOT_A_TRACE.format('JSON damaged from its start')}") from None
     else:
-        _add_document(events, document, path)
+        if not _add_document(events, document, path):
+            Walker(text, events).walk()  # which says where
     if damage:
         events.notes["partial"] = 1
         events.first_damage["partial"] = f"{damage}; {len(events)} complete events read"
@@ -128,13 +130,17 @@ def _parse(text: str, path: Path | str, damage: str) -> RawEvents:
     return raw
 
 
-def _add_document(events: "Events", document: Any, path: Path | str) -> None:
+def _add_document(events: "Events", document: Any, path: Path | str) -> bool:
+    """Add the events of a document; False, and none, where some of the list are no events."""
     listed = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(listed, list):
         raise UnreadableTrace(f"{path}: {describe(document)}")
     if isinstance(document, list) and document and not any(isinstance(e, dict) and "ph" in e for e in document):
         raise UnreadableTrace(f"{path}: {_NOT_A_TRACE.format('a JSON list without Chrome events')}")
+    if not all(entry.__class__ is dict for entry in listed):
+        return False
     events.extend(listed)
+    return True
 
 
 # ---- what the file is, when it is no trace ---------------------------------------------------------------------------
@@ -281,14 +287,11 @@ class Events:
         self.notes[code] += 1
         self.first_damage.setdefault(code, where)
 
-    def extend(self, entries: Iterable[Any]) -> None:
-        """Add the entries of traceEvents that are objects; others count as dropped."""
+    def extend(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Add entries of traceEvents, which are objects."""
         phases, names, categories, pids, tids, starts, durations = self._dense
         pool, labels, arguments, add_raw = self.pool, self._labels, self._argument, self._raw.add
-        for position, event in enumerate(entries):
-            if event.__class__ is not dict:
-                self.note("dropped-event", f"entry {position}: {CAUSES['event']}")
-                continue
+        for event in entries:
             row = len(phases)
             get = event.get
             phase = get("ph")
@@ -420,11 +423,16 @@ def note_bad_text(raw: RawEvents, bad: set[int]) -> None:
 
 
 def _place_first_bad_byte(raw: RawEvents, text: str) -> None:
-    if not raw.first_damage.get("repaired-event", "").endswith(CAUSES["unicode"]):
+    if not is_bad_text(raw):
         return
     found = re.search("[\udc80-\udcff]", text)
     if found:
         raw.first_damage["repaired-event"] = f"{place(text, found.start())}: {CAUSES['unicode']}"
+
+
+def is_bad_text(raw: RawEvents) -> bool:
+    """Whether the first event that was repaired had a text that is not UTF-8, and nothing else."""
+    return raw.first_damage.get("repaired-event", "").endswith(CAUSES["unicode"])
 
 
 def place(text: str, position: int) -> str:
@@ -462,7 +470,7 @@ def _plain(value: Any) -> Any:
 
 SPACE = re.compile(r"[ \t\r\n\0]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
-_EVENT_KEY = r'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args)"[ \t\r\n]*:'
+_EVENT_KEY = r'\{[ \t\r\n]*"(?:ph|cat|name|pid|tid|ts|dur|id|args|bp|s)"[ \t\r\n]*:'
 NEXT_EVENT = rf"\}}[ \t\r\n]*,[ \t\r\n,]*(?={_EVENT_KEY})"
 """Matches from the end of an event up to the next one."""
 _NEXT_EVENT = re.compile(NEXT_EVENT)
@@ -474,8 +482,11 @@ _TOP_KEYS = (
 _NEXT_KEY = re.compile(rf'[,\n\]}}"][ \t\r\n]*(?="(?:{_TOP_KEYS})"[ \t\r\n]*:)')
 _DECODER = json.JSONDecoder(strict=False, parse_float=Number, parse_constant=not_strict)
 _WINDOW = 1 << 14
-_FAILED_PASSES = 8
-"""How many times over the text may be looked at in vain before the walk gives up."""
+FAILED_PASSES, LOOKED_AT = 8, 100_000
+"""How many times over the text, and characters besides, may be looked at in vain before the walk gives up."""
+TRUNCATED = "the file is truncated"
+ENDS_INSIDE = "the file ends inside an event"
+SECOND = "a second document follows and is not read"
 
 
 class Walker:
@@ -487,7 +498,9 @@ class Walker:
         self.found_events = False
         self.is_list = False
         self._metadata: dict[str, Any] = {}
-        self._budget = _FAILED_PASSES * len(text) + 100_000
+        self._budget = FAILED_PASSES * len(text) + LOOKED_AT
+        self.looked_at = 0
+        """Characters that were looked at in vain."""
         self._error = 0
         self._cut = False
         self.failures = 0
@@ -511,9 +524,9 @@ class Walker:
             self.found_events = self.is_list = True
             self._walk_events(position + 1)
         elif (end := self._walk_keys(position + 1)) is None:
-            self._end_early(len(self.text), "the file is truncated")
+            self._end_early(len(self.text), TRUNCATED)
         elif '"ph"' in self.text[end:]:
-            self._end_early(end, "a second document follows and is not read")
+            self._end_early(end, SECOND)
 
     def _skip(self, pattern: re.Pattern[str], position: int) -> int:
         found = pattern.match(self.text, position)
@@ -576,8 +589,11 @@ class Walker:
                 if whole or not cut:
                     self._fail(position, low + error.pos, limit if cut else error.pos, cut)
                     break
-            except (ValueError, RecursionError):
+            except RecursionError:
                 self._fail(position, position, limit, False)
+                break
+            except ValueError:  # a constant, or a number of thousands of digits
+                self._fail(position, position, 0, False)
                 break
             self._budget -= limit // 16
             size = 4 * limit if low == position else _WINDOW
@@ -591,7 +607,7 @@ class Walker:
         """Note where the decoder failed, how far into the window it looked, and whether that was for want of text."""
         self._error, self._cut = error, cut
         self.failures += 1
-        self._budget -= max(self._low + reached - position, 1)
+        self._look_in_vain(max(self._low + reached - position, 1))
         if len(self._window) > _WINDOW:
             self._look_at(0, 0)
 
@@ -606,16 +622,42 @@ class Walker:
                 return start + 1
             value, position = self._decode(start)
             if position > start:
-                events.extend((value,))
+                if isinstance(value, dict):
+                    events.extend((value,))
+                else:
+                    self._note("dropped-event", start, "event")
                 continue
             if self._budget <= 0:
                 self._end_early(start, "too much damage to go on")
                 return len(text)
+            with suppress(Cut):
+                value, position, cause = self._lenient(start)
+                if value is not None:
+                    self._note("repaired-event", start, cause)
+                    events.extend((value,))
+                    continue
             end, follows = self._end_of_damaged(start)
             self._mend(start, end, follows)
             if not follows and end >= len(text):
                 return None
             position = end
+
+    def _lenient(self, start: int) -> tuple[Any, int, str]:
+        """See `lenient`; for an event."""
+        if self.text[start] != "{":
+            return None, start, ""
+        try:
+            found = lenient(self.text, start)
+        except Cut:
+            self._look_in_vain(len(self.text) - start)
+            raise
+        if found[0] is None:
+            self._look_in_vain(found[1] - start)
+        return found
+
+    def _look_in_vain(self, count: int) -> None:
+        self.looked_at += count
+        self._budget -= count
 
     def _end_of_damaged(self, start: int) -> tuple[int, bool]:
         """Where the damaged event at `start` ends, and whether its list goes on or ends there."""
@@ -634,7 +676,7 @@ class Walker:
             self._note("repaired-event", start, causes[0])
             self.events.extend((value,))
         elif not follows:
-            self._end_early(end, "the file ends inside an event")
+            self._end_early(end, ENDS_INSIDE)
         else:
             self._note("dropped-event", max(self._error, start), self._cause_of_loss(start))
 

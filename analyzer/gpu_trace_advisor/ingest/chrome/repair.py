@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 from gpu_trace_advisor.ingest.chrome.json_values import Number
@@ -16,13 +17,36 @@ _QUOTE = re.compile('"')
 _AFTER_KEY = re.compile(r"[ \t\r\n]*:")
 _AFTER_VALUE = re.compile(r'[ \t\r\n]*(?:,[ \t\r\n,]*(?:"[^"\n]{1,80}"[ \t\r\n]*:|\})|\}[ \t\r\n,]*(?:[\]}"]|\Z))')
 _AFTER_ITEM = re.compile(r'[ \t\r\n]*(?:,[ \t\r\n]*["\-0-9\[{tfnN]|,?[ \t\r\n]*\])')
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _LONE_BACKSLASH = re.compile(r'\\(?!")')
 _DEEPEST = 50
 
 
+_STRING = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
+_TO_THE_END = re.compile(r'[^,\]}"\s]*\s*\Z')
+
+
 class _Hopeless(Exception):
     pass
+
+
+class Cut(Exception):
+    """The text ends before it is clear."""
+
+
+def lenient(text: str, at: int) -> tuple[Any, int, str]:
+    """The object at a position of a text whose strings are whole: bare words for values, and commas too many, are all that
+    may be wrong. The object, where it ends, and the cause of its damage; else None and how far was read.
+
+    Raises Cut where more text could show an object.
+    """
+    reader = _Reader(text, exact=True)
+    try:
+        value, end = reader.value(at, 0, _AFTER_VALUE)
+    except _Hopeless:
+        if _TO_THE_END.match(text, reader.reached):
+            raise Cut from None
+        return None, reader.reached, ""
+    return value, end, reader.causes[0] if reader.causes else "text"
 
 
 def repair(text: str) -> tuple[Any, list[str]]:
@@ -40,26 +64,18 @@ def repair(text: str) -> tuple[Any, list[str]]:
     return value, reader.causes or ["text"]
 
 
-def repair_value(text: str) -> Any:
-    """Any JSON value that fills the text, repaired. Raises ValueError when it cannot be told what was meant."""
-    reader = _Reader(f'{{"": {text}}}')
-    try:
-        value, end = reader.value(0, 0, _AFTER_VALUE)
-    except _Hopeless:
-        raise ValueError(text) from None
-    if end != len(reader.text) or len(value) != 1:
-        raise ValueError(text)
-    return value[""]
-
-
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, exact: bool = False) -> None:
         self.text = text
+        self.exact = exact
+        """A string ends at its first quote."""
         self.causes: list[str] = []
+        self.reached = 0
+        """Where the last token began that was looked at."""
 
     def value(self, at: int, depth: int, after: re.Pattern[str]) -> tuple[Any, int]:
         """The value at a position and where it ends; `after` tells what may follow a string."""
-        at = self._skip(_SPACE, at)
+        self.reached = at = self._skip(_SPACE, at)
         first = self.text[at : at + 1]
         if first == '"':
             return self._string(at + 1, after)
@@ -83,7 +99,7 @@ class _Reader:
         found = _COMMAS.match(self.text, at)
         assert found
         commas = found[0].count(",")
-        at = found.end()
+        self.reached = at = found.end()
         ends = self.text[at : at + 1] == close
         if commas != (0 if first or ends else 1):
             if not commas:
@@ -98,7 +114,10 @@ class _Reader:
             if self.text[at : at + 1] != '"':
                 raise _Hopeless
             key, at = self._string(at + 1, _AFTER_KEY)
-            at = self._skip(_SPACE, at) + 1
+            self.reached = at = self._skip(_SPACE, at)
+            if self.text[at : at + 1] != ":":
+                raise _Hopeless
+            at += 1
             items[key], at = self.value(at, depth + 1, _AFTER_VALUE)
             first = False
         return items, -1 - at
@@ -113,6 +132,8 @@ class _Reader:
     def _string(self, start: int, after: re.Pattern[str]) -> tuple[str, int]:
         """A string from its first character on, up to the first quote that its surroundings accept as its end."""
         text, at, inner = self.text, start, False
+        if self.exact:
+            return self._exact_string(start)
         while found := _QUOTE.search(text, at):
             quote = found.start()
             at = quote + 1
@@ -128,15 +149,25 @@ class _Reader:
             inner = True
         raise _Hopeless
 
+    def _exact_string(self, start: int) -> tuple[str, int]:
+        found = _STRING.match(self.text, start)
+        assert found
+        end = found.end()
+        if self.text[end : end + 1] != '"':
+            self.reached = len(self.text) if len(self.text) - end < 6 else end
+            raise _Hopeless
+        body = found[0]
+        return str(json.loads(f'"{body}"', strict=False)) if "\\" in body else body, end + 1
+
     def _decode(self, body: str, inner: bool) -> str:
         if inner:
             self.causes.append("quote")
             body = re.sub(r'(?<!\\)"', r'\\"', body)
-        if _BAD_ESCAPE.search(body):
-            # The writer escaped no backslash at all, so `\t` is part of a path too.
-            self.causes.append("escape")
-            body = _LONE_BACKSLASH.sub(r"\\\\", body)
-        try:
+        with suppress(ValueError):
             return str(json.loads(f'"{body}"', strict=False))
+        # The writer escaped no backslash at all, so `\t` is part of a path too.
+        self.causes.append("escape")
+        try:
+            return str(json.loads('"' + _LONE_BACKSLASH.sub(r"\\\\", body) + '"', strict=False))
         except ValueError:
             raise _Hopeless from None
