@@ -16,7 +16,10 @@ PLAIN = "ADVISE_PLAIN"
 FORMATS = (".json.gz", ".json", ".sqlite")
 
 
-NEEDS = {"hta": "hta", "torch": "torch", "cluster": "distributed"}
+NEEDS = {
+    "hta": "hta", "torch": "torch", "cluster": "distributed", "huggingface": "transformers", "lightning": "lightning",
+    "mcp": "mcp", "notebook": "nbclient",
+}  # fmt: skip
 """Mark -> the optional package without which a test of that mark cannot run."""
 
 

@@ -31,6 +31,7 @@ LAYERS: tuple[set[str], ...] = (
     {"gate"},
     {"api", "report"},
     {"cli", "record"},
+    {"integrations"},
     {"pytest_plugin"},
     {"__main__"},
 )

@@ -4,6 +4,7 @@
     trace = gpu_trace_advisor.read("trace.json")             the events, as integer-nanosecond columns
     with gpu_trace_advisor.record("trace.json"): …           such a trace, of a block that runs PyTorch
     graph = gpu_trace_advisor.timeline("trace.json")[0]      what each operation waited for
+    on_trace_ready=gpu_trace_advisor.trace_handler("out/")   for torch.profiler: trace and advice of each cycle
 
 Everything is imported when it is first asked for.
 """
@@ -25,6 +26,7 @@ _WHERE = {
     "read": "api",
     "record": "record",
     "timeline": "api",
+    "trace_handler": "integrations.trace_handler",
 }
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "read",
     "record",
     "timeline",
+    "trace_handler",
 ]
 
 if _TYPE_CHECKING:
@@ -48,6 +51,7 @@ if _TYPE_CHECKING:
     from gpu_trace_advisor.api import advise, read, timeline
     from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
     from gpu_trace_advisor.graph import Graph
+    from gpu_trace_advisor.integrations.trace_handler import trace_handler
     from gpu_trace_advisor.record import record
     from gpu_trace_advisor.trace.model import Trace
 

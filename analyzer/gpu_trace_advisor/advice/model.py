@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpu_trace_advisor.advice import notebook
 from gpu_trace_advisor.analysis.device_window import Place
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
 from gpu_trace_advisor.attribution import Item
@@ -19,6 +20,9 @@ from gpu_trace_advisor.ranks.model import PHASES, Run
 from gpu_trace_advisor.rulekit.rule import Finding, Joint, Skipped
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import Note
+
+if TYPE_CHECKING:
+    import pandas
 
 Said = TypeVar("Said")
 SCHEMA = 1
@@ -192,6 +196,21 @@ class Advice:
     errors: tuple[str, ...] = ()
     ranks: Run | None = None
     """The ranks of one run beside each other; None where there are not two."""
+
+    def __repr__(self) -> str:
+        return f"<Advice on {', '.join(trace.name for trace in self.traces[:2])}: {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        """The first screen, in a notebook."""
+        return notebook.html(self)
+
+    def to_pandas(self, what: str = "findings") -> pandas.DataFrame:
+        """`findings`, `causes`, `kernels`, `operators`, `gaps` or `steps` as a table; times in nanoseconds.
+
+        Raises:
+            BadUsage: there is no such part.
+        """
+        return notebook.frame(self, what)
 
     def findings_of(self, device: DeviceAdvice) -> list[Finding]:
         """What to change on one of the devices, the best first."""

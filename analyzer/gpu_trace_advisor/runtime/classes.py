@@ -25,7 +25,9 @@ else:
 
 def _frozen(cls: Any) -> Any:
     cls.__setattr__, cls.__delattr__ = _set, _delete
-    cls.__repr__, cls.__eq__, cls.__hash__ = _represent, _equal, _hash
+    cls.__eq__, cls.__hash__ = _equal, _hash
+    if "__repr__" not in cls.__dict__:
+        cls.__repr__ = _represent
     return dataclasses.dataclass(repr=False, eq=False)(cls)
 
 

@@ -215,3 +215,19 @@ def _next(advice: Advice, device: DeviceAdvice) -> str:
     if priced and not advice.what_if:
         told.append(f"--what-if {','.join(priced[:3])} replays {'them' if len(priced) > 1 else 'it'}")
     return "; ".join(told) + "."
+
+
+def summary(advice: Advice) -> list[str]:
+    """Three lines: the verdict, the first change with what to do, and what else there is."""
+    device = focus(advice.devices, advice.ranks) if advice.devices else None
+    found = advice.findings_of(device) if device else []
+    if device is None or not found:
+        return [clean(advice.verdict), "No change is worth 1 % of the wall.", "advise TRACE -v shows everything."]
+    first = found[0]
+    saves = f" saves {_saving(first.saving_ns, device.wall_ns)} ({first.grade})" if first.saving_ns else ""
+    more = f"{len(found) - 1} more: {', '.join(one.rule for one in found[1:4])}; " if len(found) > 1 else ""
+    return [
+        clean(advice.verdict),
+        f"{clean(first.title)} [{first.rule}]{saves}. Do: {clean(first.how)}",
+        f"{more}advise TRACE -v shows everything.",
+    ]

@@ -1,0 +1,1 @@
+"""Where people already are: PyTorch's profiler hook, trainers, coding agents."""

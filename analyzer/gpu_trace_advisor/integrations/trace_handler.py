@@ -1,0 +1,45 @@
+"""`on_trace_ready=trace_handler("out/")`: the trace as `tensorboard_trace_handler` leaves it, and what it says beside it."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_trace_advisor.analysis.device_window import Request
+
+
+def trace_handler(
+    folder: str | os.PathLike[str],
+    worker_name: str | None = None,
+    use_gzip: bool = True,
+    *,
+    html: bool = False,
+    request: Request | None = None,
+) -> Callable[[Any], None]:
+    """A drop-in for `torch.profiler.tensorboard_trace_handler`: for `torch.profiler.profile(on_trace_ready=…)`.
+
+    Each cycle of the profiler's schedule leaves `WORKER.TIME.pt.trace.json.gz` in the folder, three lines of advice in
+    `WORKER.TIME.pt.trace.txt`, and with `html` the report. WORKER is the rank, or the process where there is one; unlike
+    PyTorch's default it names neither host nor user. Whatever fails is a warning: training goes on.
+    """
+    place = Path(folder)
+
+    def handle(profiler: Any) -> None:
+        from gpu_trace_advisor.integrations.beside import advise_beside, own_rank
+
+        try:
+            rank = own_rank()
+            worker = worker_name or ("worker0" if rank is None else f"rank{rank}")
+            place.mkdir(parents=True, exist_ok=True)
+            trace = place / f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' * use_gzip}"
+            profiler.export_chrome_trace(str(trace))
+        except Exception as error:
+            warnings.warn(f"no trace was written: {type(error).__name__}: {error}", stacklevel=2)
+            return
+        advise_beside(trace, html=html, request=request)
+
+    return handle

@@ -1,0 +1,68 @@
+"""An Advice in a notebook."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import gpu_trace_advisor
+import pytest
+from gpu_trace_advisor import BadUsage
+from gpu_trace_advisor.attribution import Item
+
+from tests.advices import ITEMS, MS, advice, device
+
+
+def test_a_repr_is_one_line() -> None:
+    assert repr(advice(device())).startswith("<Advice on run.json: GPU busy 56.0 % of 100.0 ms;")
+    assert "\n" not in repr(advice(device()))
+
+
+def test_html_is_the_first_screen_and_escapes_what_a_recording_says() -> None:
+    hostile = dataclasses.replace(advice(device()), verdict="<script>alert(1)</script>")
+    shown = hostile._repr_html_()
+    assert "<script" not in shown and "&lt;script&gt;" in shown
+    assert "<td>data loader</td><td>30.0 ms</td><td>30.0 %</td><td>measured</td>" in shown
+    for fetched in ("http", "<style", "<link", "src="):
+        assert fetched not in shown
+
+
+def test_tables_add_up(sample: Callable[[str], Path]) -> None:
+    found = gpu_trace_advisor.advise(sample("training-dataloader"))
+    causes = found.to_pandas("causes")
+    assert causes["ns"].sum() == found.devices[0].wall_ns
+    assert found.to_pandas("kernels")["calls"].sum() == found.devices[0].kernels
+    assert list(found.to_pandas()["rule"]) == [finding.rule for finding in found.findings]
+    assert len(found.to_pandas("steps")) == len(found.devices[0].steps)
+    assert set(found.to_pandas("gaps")["ns"]) == {gap.ns for gap in found.devices[0].gaps}
+    assert found.to_pandas("operators")["ns"].sum() == sum(owner.ns for owner in found.devices[0].operators)
+
+
+def test_what_is_small_is_not_lost_in_html() -> None:
+    many = tuple(Item("idle", cause, "measured", "host", "", MS) for cause in ("compile", "allocator", "profiler"))
+    shown = advice(device((*ITEMS, *many)))._repr_html_()
+    assert "<td>everything else</td><td>1.00 ms</td>" in shown  # the smallest of nine
+
+
+def test_a_table_that_is_not_there() -> None:
+    with pytest.raises(BadUsage, match=r"to_pandas\('kernel'\): expected findings, causes, kernels,"):
+        advice(device()).to_pandas("kernel")
+
+
+@pytest.mark.notebook
+def test_a_notebook_runs(sample: Callable[[str], Path]) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    source = (
+        f"import gpu_trace_advisor\nadvice = gpu_trace_advisor.advise({str(sample('training-dataloader'))!r})",
+        "advice",
+        "advice.to_pandas('causes').groupby('when')['ns'].sum()",
+    )
+    cells: list[dict[str, object]] = [
+        {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None} for text in source
+    ]
+    notebook = nbformat.from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})  # type: ignore[no-untyped-call, unused-ignore]
+    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    shown = notebook.cells[1]["outputs"][0]["data"]
+    assert "data loader" in shown["text/html"] and shown["text/plain"].startswith("<Advice on training-dataloader")
+    assert "idle" in notebook.cells[2]["outputs"][0]["data"]["text/plain"]
