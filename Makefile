@@ -6,6 +6,8 @@ VENV ?= .venv
 SAMPLE ?= traces/training-dataloader.json.gz
 TESTS ?=
 BENCH ?= replay
+SECONDS ?= 60
+SEED ?= 0
 ARGS ?=
 CHROMIUM ?= chromium
 
@@ -60,6 +62,9 @@ test-plain: $(INSTALLED) ## the tests of what is compiled, with the Python that 
 
 bench: $(INSTALLED) ## measure speed and memory; others of tests/benchmarks: make bench BENCH=html ARGS='--operations 1000'
 	$(BIN)/python tests/benchmarks/bench_$(BENCH).py $(ARGS)
+
+fuzz: $(INSTALLED) ## hostile inputs of every kind; longer: make fuzz SECONDS=3600; again the same: SEED=7
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 format: $(INSTALLED) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff check --fix .

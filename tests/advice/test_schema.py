@@ -101,6 +101,7 @@ def test_the_words_are_those_of_the_code() -> None:
     assert item["cause"]["enum"] == list(CAUSES)
     assert set(item["category"]["enum"]) == set(CATEGORIES)
     assert item["side"]["enum"] == [*SIDES, None]
+    assert SCHEMA["$defs"]["on_path"]["properties"]["cause"]["enum"] == list(CAUSES)
     assert SCHEMA["$defs"]["part"]["properties"]["cause"]["enum"] == list(IDLE)
     assert SCHEMA["$defs"]["part"]["properties"]["side"]["enum"] == list(SIDES)
     assert SCHEMA["$defs"]["kernel"]["properties"]["class"]["enum"] == list(CLASS_NAMES)

@@ -7,6 +7,7 @@ them; else the kernel's name, the operators around its launch, and the stream.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,7 @@ from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, Timeline,
 from gpu_trace_advisor.trace.lookup import distinct_rows, values_at, values_of
 from gpu_trace_advisor.trace.model import NONE, Int64
 
+LARGEST = 1 << 62  # bytes of a message: what is more is no message, and leaves 64 bits
 ENCLOSING = 6  # operators around a launch that are asked for the collective's name
 
 
@@ -238,10 +240,12 @@ def _message(dims: str, types: str) -> int:
     """Bytes of the first tensor of a call with these shapes and types; -1 where they do not tell."""
     try:
         shapes, names = json.loads(dims or "[]"), json.loads(types or "[]")
-    except ValueError:
+    except (ValueError, RecursionError):
+        return NONE
+    if not isinstance(shapes, list) or not isinstance(names, list):
         return NONE
     for shape, name in zip(shapes, names, strict=False):
-        if shape and isinstance(name, str) and all(isinstance(d, int) for d in shape):
-            width = dtype_bytes(name)
-            return int(np.prod(shape, dtype=np.int64)) * width if width > 0 else NONE
+        if isinstance(shape, list) and shape and isinstance(name, str) and all(isinstance(d, int) for d in shape):
+            count = math.prod(shape) * dtype_bytes(name)
+            return int(count) if 0 < count < LARGEST else NONE
     return NONE

@@ -18,6 +18,7 @@ from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
 from gpu_trace_advisor.ingest import NSIGHT_STARTS, TRACE_NAMES, find_traces, natural
 
 WEB = ("http", "https")
+MOST_FETCHED = 64 << 30  # bytes of an answer: a server may send without end
 TIMEOUT_S = 60
 PATTERN = ("*", "?", "[")
 
@@ -31,7 +32,10 @@ def shown(place: str) -> str:
     """A place as it may be printed: without credentials."""
     if not is_remote(place):
         return place
-    parts = urlsplit(place)
+    try:
+        parts = urlsplit(place)
+    except ValueError:  # [ in the host
+        return f"{place.partition('://')[0]}://…"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -79,7 +83,10 @@ def find_places(given: str) -> list[str]:
             return _find_files(given)
         except OSError as error:
             raise UnreadableTrace(f"{given}: {error.strerror or error}") from None
-    scheme = urlsplit(given).scheme.lower()
+    try:
+        scheme = urlsplit(given).scheme.lower()
+    except ValueError:
+        raise UnreadableTrace(f"{shown(given)}: not a URL, as https://HOST/FILE is") from None
     if scheme in WEB:
         return [given]
     store, path_in = _store(given)
@@ -101,9 +108,10 @@ def find_places(given: str) -> list[str]:
 def _find_files(given: str) -> list[str]:
     path = Path(given if given != "-" else "/dev/stdin")
     if any(c in given for c in PATTERN) and not path.exists():
-        found = sorted(_matching(given), key=natural)
+        # A pipe or a device waits for ever, or has no end: only one that is named itself is read.
+        found = sorted((one for one in _matching(given) if one.is_file() or one.is_dir()), key=natural)
         if not found:
-            raise UnreadableTrace(f"{given}: nothing matches this pattern")
+            raise UnreadableTrace(f"{given}: no file matches this pattern")
         return [str(file) for one in found for file in (find_traces(one) if one.is_dir() else [one])]
     return [str(file) for file in find_traces(path)]
 
@@ -173,7 +181,8 @@ def local(place: str) -> Iterator[Path]:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="advise-") as folder:
-        path = Path(folder) / (name_of(place) or "trace.json")
+        name = name_of(place)[-200:]  # an address may be longer than a file's name
+        path = Path(folder) / (name if name.strip(".") else "trace.json")
         try:
             _fetch(place, path)
         except (UnreadableTrace, BadUsage):
@@ -185,18 +194,62 @@ def local(place: str) -> Iterator[Path]:
 
 def _fetch(place: str, path: Path) -> None:
     if urlsplit(place).scheme.lower() in WEB:
-        from shutil import copyfileobj
-        from urllib.request import Request, urlopen
+        from urllib.request import Request
 
+        url, headers = _without_credentials(place)
         # Only what the user named, and only http(s).
-        with (
-            urlopen(Request(place, headers={"User-Agent": "advise"}), timeout=TIMEOUT_S) as answer,
-            path.open("wb") as file,
-        ):
-            copyfileobj(answer, file, 1 << 20)
+        with _opener().open(Request(url, headers=headers), timeout=TIMEOUT_S) as answer, path.open("wb") as file:
+            told = answer.headers.get("Content-Length", "")
+            if told.isascii() and told.isdigit() and int(told) > MOST_FETCHED:
+                raise UnreadableTrace(
+                    f"{shown(place)}: {int(told) >> 30:,} GiB, more than the {MOST_FETCHED >> 30} that are fetched"
+                )
+            left = MOST_FETCHED
+            while block := answer.read(1 << 20):
+                left -= len(block)
+                if left < 0:
+                    raise UnreadableTrace(f"{shown(place)}: longer than the {MOST_FETCHED >> 30} GiB that are fetched")
+                file.write(block)
         return
     store, name = _store(place)
     store.get_file(name, str(path))
+
+
+def _opener() -> Any:
+    """Follows where a server sends it, but takes the password along to the same host alone."""
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class Redirected(HTTPRedirectHandler):
+        def redirect_request(self, req: Any, *rest: Any) -> Any:
+            new = super().redirect_request(req, *rest)
+            if new is not None and (new.type, new.host) != (req.type, req.host):
+                new.remove_header("Authorization")
+            return new
+
+    return build_opener(Redirected)
+
+
+def _without_credentials(place: str) -> tuple[str, dict[str, str]]:
+    """The URL as servers want it, and the headers with its user and password.
+
+    Raises:
+        UnreadableTrace: it names no host, or a port that is none.
+    """
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    headers = {"User-Agent": "advise"}
+    try:
+        parts = urlsplit(place)
+        if not parts.hostname or (parts.port is not None and not parts.port):
+            raise ValueError
+    except ValueError:
+        raise UnreadableTrace(f"{shown(place)}: not a URL with a host, as https://HOST/FILE is") from None
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path or "/", parts.query, "")), headers
 
 
 def _store(place: str) -> tuple[Any, str]:
