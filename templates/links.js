@@ -19,6 +19,7 @@ function recall() {
   const finding = byId(`finding-${asked.get("finding")}`);
   if (finding) {
     view.finding = asked.get("finding");
+    if (!finding.open) view.recalled = finding; // the address says what is looked at
     finding.open = true;
     finding.scrollIntoView({ block: "center" });
   }

@@ -20,7 +20,8 @@ function goTo(number) {
 for (const finding of all("details.finding")) {
   let before = finding.open; // what stands open when the page opens moves nothing
   finding.addEventListener("toggle", () => {
-    if (finding.open && !before) show(finding);
+    if (finding.open && !before && view.recalled !== finding) show(finding);
+    view.recalled = null;
     before = finding.open;
     view.finding = finding.open ? finding.id.replace("finding-", "") : view.finding;
     redraw();

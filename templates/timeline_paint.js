@@ -139,30 +139,40 @@ function drawLane({ lane, y, height }, ratio) {
   const columns = Math.max(Math.round((view.width - view.gutter) * ratio), 1);
   const scale = columns / (view.to - view.from);
   const [covered, labels] = coverage(lane, columns, scale);
-  const below = new Float32Array(columns);
-  const [left, top, tall] = [
-    Math.round(view.gutter * ratio),
-    Math.round(y * ratio),
-    Math.round(height * ratio),
-  ];
+  const [left, top] = [Math.round(view.gutter * ratio), Math.round(y * ratio)];
+  const tall = Math.round(height * ratio);
+  const below = new Uint16Array(columns);
   pen.fillStyle = ink.panel;
   pen.fillRect(view.gutter, y, view.width - view.gutter, height);
   pen.setTransform(1, 0, 0, 1, 0, 0);
   for (const [colour, part] of covered) {
     const faded = colour >= data.slots.length;
     pen.fillStyle = faded ? ink.faded[colour - data.slots.length] : ink.slots[colour];
+    const filled = wholePixels(part, columns, tall);
     let from = 0;
     for (let column = 1; column <= columns; column++) {
-      if (column < columns && part[column] === part[from] && below[column] === below[from]) continue;
-      const full = Math.min(part[from], 1 - below[from]);
-      if (full > 0)
-        pen.fillRect(left + from, top + tall * (1 - below[from] - full), column - from, tall * full);
+      if (column < columns && filled[column] === filled[from] && below[column] === below[from]) continue;
+      const high = Math.min(filled[from], tall - below[from]);
+      if (high > 0) pen.fillRect(left + from, top + tall - below[from] - high, column - from, high);
       from = column;
     }
-    for (let column = 0; column < columns; column++) below[column] = Math.min(below[column] + part[column], 1);
+    for (let column = 0; column < columns; column++) below[column] = Math.min(below[column] + filled[column], tall);
   }
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   if (lane.kind !== "idle") drawNames(lane, labels, y, height);
+}
+
+/** Coverage as whole pixels from below; what rounding leaves is carried on, so that sums stay true. */
+function wholePixels(part, columns, tall) {
+  const filled = new Uint16Array(columns);
+  let carried = 0;
+  for (let column = 0; column < columns; column++) {
+    if (!part[column]) continue;
+    const exact = Math.min(part[column], 1) * tall + carried;
+    filled[column] = clamp(Math.round(exact), 0, tall);
+    carried = exact - filled[column];
+  }
+  return filled;
 }
 
 /** Where a box begins, and what it is. */

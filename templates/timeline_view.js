@@ -18,6 +18,8 @@ const view = {
   spread: 0,
   place: 0,
   matches: null,
+  finding: null,
+  recalled: null,
 };
 
 /** The lanes that are shown, with their places: [lane, index in the device, top, height]. */

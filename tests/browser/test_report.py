@@ -5,110 +5,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
-from gpu_trace_advisor.ingest import read
-from gpu_trace_advisor.report.html import page as html
 
-from tests import build as b
-from tests.drawn import drawn
-from tests.report.test_html import EVIL, small
+from tests.browser.pages import SAMPLES, Open, click_box, data_of, view
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
 
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-SAMPLES = ("training-dataloader", "graph-decode-nsys", "cpu-mlp", "comm-bound-rank")
 LOOKS = (
-    *((name, 1280, "light") for name in (*SAMPLES, "evil")),
+    *((name, 1280, "light") for name in (*SAMPLES, "evil", "comparison")),
     ("training-dataloader", 1280, "dark"), ("training-dataloader", 400, "light"), ("comm-bound-rank", 400, "dark"),
+    ("comparison", 400, "light"), ("cpu-mlp", 820, "dark"),
 )  # fmt: skip
-
-Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=os.environ["ADVISE_BROWSER"], args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="session")
-def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The samples' reports, one with evil names, and one that is summed up."""
-    folder = tmp_path_factory.mktemp("reports")
-    made = {}
-    for name in SAMPLES:
-        files = [f"{name}-rank0", f"{name}-rank1"] if name == "comm-bound-rank" else [name]
-        made[name] = html.render(*drawn(*(read(sample(file)) for file in files)))
-    made["evil"] = html.render(*drawn(b.trace(*small(EVIL))))
-    paths = {name: folder / f"{name}.html" for name in made}
-    for name, text in made.items():
-        paths[name].write_text(text, encoding="utf-8")
-    return paths
-
-
-@pytest.fixture
-def page(chromium: Any, reports: dict[str, Path]) -> Iterator[Open]:
-    """Opens a report; at the end nothing may have been said on the console, and nothing asked for."""
-    contexts, said, asked = [], [], []
-
-    def open_(name: str, *, width: int = 1280, scheme: str = "light", **options: Any) -> Any:
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
-        contexts.append(context)
-        opened = context.new_page()
-        opened.on("console", lambda message: said.append(message.text))
-        opened.on("pageerror", lambda error: said.append(str(error)))
-        opened.on("request", lambda request: asked.append(request.url))
-        opened.goto(reports[name].as_uri())
-        return opened
-
-    yield open_
-    for context in contexts:
-        context.close()
-    assert said == []
-    assert [url for url in asked if not url.startswith(("file:", "data:,"))] == []
-    assert len([url for url in asked if url.startswith("file:")]) == len(contexts)
-
-
-def view(page: Any) -> tuple[float, float]:
-    """From where to where the timeline shows, ns."""
-    page.wait_for_timeout(60)  # a frame is drawn
-    data = page.eval_on_selector("#lanes", "canvas => [canvas.dataset.from, canvas.dataset.to]")
-    return float(data[0]), float(data[1])
-
-
-def lanes_of(page: Any) -> dict[int, tuple[float, float]]:
-    """By number of a lane its top and height on the canvas."""
-    found = json.loads(page.eval_on_selector("#lanes", "canvas => canvas.dataset.lanes"))
-    return {index: (top, height) for index, top, height in found}
-
-
-def click_box(page: Any, number: int, box: int) -> None:
-    """Click the middle of a box of a lane."""
-    begin, end = view(page)
-    lane = data_of(page)["devices"][0]["lanes"][number]
-    at = sum(lane["t"][: box + 1]) + lane["d"][box] / 2
-    gutter = float(page.eval_on_selector("#lanes", "canvas => canvas.dataset.gutter"))
-    wide = page.eval_on_selector("#lanes", "canvas => canvas.clientWidth")
-    top, height = lanes_of(page)[number]
-    x = gutter + (at - begin) / (end - begin) * (wide - gutter)
-    page.click("#lanes", position={"x": x + 1, "y": top + height / 2 + 1})
-
-
-def data_of(page: Any) -> Any:
-    return json.loads(page.text_content("#data"))
 
 
 @pytest.mark.parametrize(("name", "width", "scheme"), LOOKS)

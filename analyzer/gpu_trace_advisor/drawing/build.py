@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from gpu_trace_advisor.advice.model import Advice
+from gpu_trace_advisor.advice.model import Advice, StepAdvice
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import focus
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
@@ -20,6 +20,7 @@ from gpu_trace_advisor.drawing.lanes import THREADS, critical_lanes, device_lane
 from gpu_trace_advisor.drawing.model import Drawing, Roofline
 from gpu_trace_advisor.roofline.points import roofline
 from gpu_trace_advisor.rulekit.rule import Finding
+from gpu_trace_advisor.timelines.steps import Step
 from gpu_trace_advisor.trace.model import Trace
 
 
@@ -27,7 +28,7 @@ def draw(advice: Advice, views: Sequence[DeviceWindow], traces: Sequence[Trace] 
     """A drawing of each device, in the advice's order: the one to look at first with charts of its own. Where there is no
     GPU work, of the first recording's threads."""
     if not views:
-        return [draw_host(trace) for trace in traces[:1]] if advice.host else []
+        return [draw_host(trace, advice.host.steps) for trace in traces[:1]] if advice.host else []
     first = focus(advice.devices, advice.ranks)
     return [
         draw_device(view, advice.findings_of(device), whole=device is first)
@@ -64,7 +65,7 @@ def draw_device(view: DeviceWindow, findings: Sequence[Finding] = (), *, whole: 
     )
 
 
-def draw_host(trace: Trace) -> Drawing:
+def draw_host(trace: Trace, steps: Sequence[StepAdvice] = ()) -> Drawing:
     """A recording without GPU work: what its threads did."""
     details = Details()
     threads, lanes = host_thread_lanes(trace, details)
@@ -75,7 +76,8 @@ def draw_host(trace: Trace) -> Drawing:
     )
     return Drawing(
         place=None, ranked=trace.rank is not None, base_ns=trace.base_ns, origin_ns=start, start_ns=start, end_ns=end,
-        lanes=lanes, details=tuple(details.found), threads=threads, steps=(), path=None,
+        lanes=lanes, details=tuple(details.found), threads=threads,
+        steps=tuple(Step(one.name, one.start_ns, one.end_ns, one.end_ns) for one in steps), path=None,
         overview=shares({}, start, end, BINS), memory=memory,
     )  # fmt: skip
 

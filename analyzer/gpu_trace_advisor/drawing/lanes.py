@@ -79,6 +79,7 @@ def thread_lanes(
     """The records of a host thread in [low, high), one lane for each depth."""
     rows = np.flatnonzero((trace.thread == thread) & (trace.end_ns > low) & (trace.start_ns < high))
     rows = rows[(trace.kind[rows] < Kind.OS) & (trace.kind[rows] != Kind.SPAN)]
+    rows = rows[doing[rows] != HostActivity.STEP]  # those stand above the lanes
     rows = rows[told_rows(trace, doing, rows) & (trace.end_ns[rows] > trace.start_ns[rows])]
     label, depth, spare = thread_label(trace, thread), 0, int(2 * MARGIN * (high - low))
     for at in nested(trace.start_ns[rows], trace.end_ns[rows], DEEPEST):

@@ -17,7 +17,6 @@ from gpu_trace_advisor.advice.verdict import where
 from gpu_trace_advisor.report.html import charts, figures
 from gpu_trace_advisor.report.html.palette import labels, slot_of
 from gpu_trace_advisor.report.redaction import shareable
-from gpu_trace_advisor.report.text.ranks import lines as rank_lines
 from gpu_trace_advisor.report.text.terminal import UNITS
 from gpu_trace_advisor.report.wording import (
     FORMATS,
@@ -91,7 +90,7 @@ def environment() -> jinja2.Environment:
     )  # fmt: skip
     made.globals.update(
         share=share, ms=ms, decimals=decimals, where=where, labels=labels, formats=FORMATS, by_class=by_class,
-        sides_of=sides_of, waits_of=waits_of, on_path=on_path, made_of=charts.MADE_OF, rank_lines=rank_lines, charts=charts,
+        sides_of=sides_of, waits_of=waits_of, on_path=on_path, made_of=charts.MADE_OF, charts=charts,
         figures=figures,
     )  # fmt: skip
     return made

@@ -16,6 +16,7 @@ from gpu_trace_advisor.advice.verdict import focus, where
 from gpu_trace_advisor.drawing.model import Drawing, drawing_of
 from gpu_trace_advisor.gate.budget import Check
 from gpu_trace_advisor.gate.compare import Comparison
+from gpu_trace_advisor.ranks.model import Run
 from gpu_trace_advisor.report.html import charts, figures
 from gpu_trace_advisor.report.html.environment import digest, environment, escaped_json, script, style
 from gpu_trace_advisor.report.html.findings import Shown, answer, findings_of_details, shown_findings, skipped_rules
@@ -23,6 +24,7 @@ from gpu_trace_advisor.report.html.palette import SLOTS, legend
 from gpu_trace_advisor.report.html.timeline import BOXES, device_data
 from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.report.text.gate import most_changed
+from gpu_trace_advisor.report.text.ranks import lines as rank_lines
 
 ROWS = 200  # of a table; what is beyond it is counted
 DEVICES = 16  # whose timelines are drawn: the one to look at first, and those beside it
@@ -61,6 +63,7 @@ def render(
         how_to_record=how_to_record(advice),
         roof=charts.roof(first.roofline, device.wall_ns) if first and device else None,
         run=run,
+        job=_job(run) if run else [],
         axis=figures.rank_axis(run, [one for _, one in drawn]) if run else None,
         views=[where(of, advice.devices) for of, _ in drawn],
         summed=any(one["whole"] is not None for one in data["devices"]),
@@ -128,6 +131,15 @@ def _data(
 def _colours(data: dict[str, Any]) -> set[str]:
     """The colours that the timelines draw."""
     return {SLOTS[detail[1]] for device in data["devices"] for detail in device["details"]}
+
+
+def _job(run: Run) -> list[str]:
+    """What is to be said of all ranks, most important first; of the first straggler in two sentences."""
+    first, *rest = rank_lines(run)
+    head, semicolon, tail = first.partition("; ")
+    if not run.stragglers or not semicolon:
+        return [first, *rest]
+    return [head + ".", tail[:1].upper() + tail[1:], *rest]
 
 
 def _of(device: DeviceAdvice | None, values: Sequence[Any]) -> list[Any]:

@@ -1,0 +1,69 @@
+"""Headless Chromium, and reports to open in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.ingest import read
+from gpu_trace_advisor.report.html import page as html
+
+from tests import build as b
+from tests.browser.pages import FLAGS, SAMPLES, Open
+from tests.drawn import drawn
+from tests.report.test_html import EVIL, small
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=os.environ["ADVISE_BROWSER"], args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The samples' reports, a comparison, one with evil names, and one whose timeline is summed up."""
+    folder = tmp_path_factory.mktemp("reports")
+    paths = {name: folder / f"{name}.html" for name in (*SAMPLES, "comparison", "evil", "summed")}
+    for name in SAMPLES:
+        files = [f"{name}-rank0", f"{name}-rank1"] if name == "comm-bound-rank" else [name]
+        made = html.render(*drawn(*(read(sample(file)) for file in files)))
+        paths[name].write_text(made, encoding="utf-8")
+    paths["evil"].write_text(html.render(*drawn(b.trace(*small(EVIL)))), encoding="utf-8")
+    before, after = str(sample("training-dataloader")), str(sample("gpu-bound-training"))
+    main([after, "--against", before, "--html", str(paths["comparison"]), "--output", str(folder / "comparison.txt")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(html, "BOXES", 400)
+        made = html.render(*drawn(read(sample("training-dataloader"))))
+        paths["summed"].write_text(made, encoding="utf-8")
+    return paths
+
+
+@pytest.fixture
+def page(chromium: Any, reports: dict[str, Path]) -> Iterator[Open]:
+    """Opens a report; at the end nothing may have been said on the console, and nothing asked for."""
+    contexts, said, asked = list[Any](), list[str](), list[str]()
+
+    def open_(name: str, *, width: int = 1280, scheme: str = "light", at: str = "", **options: Any) -> Any:
+        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **options)
+        contexts.append(context)
+        opened = context.new_page()
+        opened.on("console", lambda message: said.append(message.text))
+        opened.on("pageerror", lambda error: said.append(str(error)))
+        opened.on("request", lambda request: asked.append(request.url))
+        opened.goto(reports[name].as_uri() + at)
+        return opened
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert [text for text in said if "willReadFrequently" not in text] == []  # what reads pixels is told that
+    assert [url for url in asked if not url.startswith(("file:", "data:,"))] == []
+    assert len([url for url in asked if url.startswith("file:")]) == len(contexts)

@@ -1,0 +1,217 @@
+"""What the page answers: selections, searches, addresses, fixes, flame graphs, copies."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_trace_advisor.advice.build import examine
+from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.ingest import read
+
+from tests.browser.pages import Open, click_box, data_of, lanes_of, view
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("default")]
+
+
+def stream_lane(page: Any) -> int:
+    """The number of the first stream's lane."""
+    lanes = data_of(page)["devices"][0]["lanes"]
+    return next(i for i, lane in enumerate(lanes) if lane["kind"] == "stream")
+
+
+def longest_box(page: Any, lane: int) -> int:
+    """The longest box of a lane."""
+    lengths = data_of(page)["devices"][0]["lanes"][lane]["d"]
+    return int(lengths.index(max(lengths)))
+
+
+def facts(page: Any) -> dict[str, str]:
+    """The selection panel."""
+    names = page.eval_on_selector_all("#selection dt", "all => all.map((one) => one.textContent)")
+    values = page.eval_on_selector_all("#selection dd", "all => all.map((one) => one.textContent)")
+    return dict(zip(names, values, strict=True))
+
+
+@pytest.mark.parametrize("name", ["training-dataloader", "comm-bound-rank", "comparison", "graph-decode-nsys"])
+def test_the_first_finding_is_three_tab_stops_away(page: Open, name: str) -> None:
+    opened = page(name)
+    for _ in range(3):
+        opened.keyboard.press("Tab")
+        if opened.evaluate("document.activeElement.matches('details.finding > summary')"):
+            return
+    pytest.fail("no finding after three tab stops")
+
+
+@pytest.mark.parametrize("name", ["training-dataloader", "comm-bound-rank", "comparison", "graph-decode-nsys"])
+def test_what_to_do_is_on_the_first_screen_and_with_every_finding(page: Open, name: str) -> None:
+    opened = page(name, width=1440)
+    answer = opened.locator(".answer").last
+    assert answer.inner_text().startswith("Do")
+    assert answer.bounding_box()["y"] < 900
+    for do in opened.locator("section > .findings > li .do").all():
+        assert do.is_visible()
+        assert len(do.inner_text()) > 10
+
+
+def test_a_selected_box_says_what_is_known_of_it_and_leads_to_its_finding(page: Open) -> None:
+    opened = page("training-dataloader")
+    idle = data_of(opened)["devices"][0]["lanes"][0]
+    assert idle["kind"] == "idle"
+    click_box(opened, 0, longest_box(opened, 0))
+    told = facts(opened)
+    assert told["cause"].startswith("data loader")
+    assert told["length"] == "22 ms"  # the first batch of the sample takes 22.000 ms
+    opened.click("#selection .to-finding")
+    finding = opened.locator("details.finding[open]")
+    assert "dataloader" in finding.locator("code").last.inner_text()
+    assert opened.evaluate("document.activeElement.closest('details.finding') !== null")
+    click_box(opened, stream_lane(opened), longest_box(opened, stream_lane(opened)))
+    assert facts(opened)["kind"] == "copies"
+
+
+def test_hovering_goes_on_after_a_selection(page: Open) -> None:
+    opened = page("training-dataloader")
+    lane = stream_lane(opened)
+    click_box(opened, lane, longest_box(opened, lane))
+    before = opened.inner_text("#box")
+    top, height = lanes_of(opened)[0]
+    box = opened.locator("#lanes").bounding_box()
+    opened.mouse.move(box["x"] + 200, box["y"] + top + height / 2)
+    assert opened.inner_text("#box") != before
+    assert opened.locator("#selection").is_visible()
+
+
+def test_an_address_brings_everything_back(page: Open) -> None:
+    opened = page("training-dataloader")
+    opened.locator("details.finding > summary").nth(1).click()
+    lane = stream_lane(opened)
+    opened.click("[data-do=all]")
+    click_box(opened, lane, longest_box(opened, lane))
+    opened.click("[data-do=in]")
+    shown, panel = view(opened), facts(opened)
+    address = opened.evaluate("location.hash")
+    assert {part.split("=")[0] for part in address[1:].split("&")} == {"t", "sel", "finding"}
+    opened.goto("about:blank")
+    again = page("training-dataloader", at=address)
+    assert view(again) == pytest.approx(shown, abs=2)
+    assert facts(again) == panel
+    assert again.locator("details.finding[open] .rank").inner_text() == "2"
+
+
+@pytest.mark.parametrize(
+    "address", ["#t=5-x", "#sel=99.99", "#finding=77", "#t=9-1&sel=a.b", "#device=9", "#main", "#%E0%A4"]
+)
+def test_an_address_that_says_nonsense_does_no_harm(page: Open, address: str) -> None:
+    opened = page("training-dataloader", at=address)
+    begin, end = view(opened)
+    assert end > begin
+
+
+def test_search_finds_and_goes_from_match_to_match(page: Open) -> None:
+    opened = page("training-dataloader")
+    opened.fill("#search", "memcpy")
+    assert re.fullmatch(r"[1-9][0-9,]* boxes, .* ms", opened.inner_text("#matches"))
+    seen = []
+    for _ in range(2):
+        opened.press("#search", "Enter")
+        seen.append((opened.inner_text("#selection"), facts(opened)["at"]))
+    assert all("emcpy" in text for text, _ in seen)
+    assert seen[0] != seen[1]
+    opened.fill("#search", "no such kernel")
+    assert opened.inner_text("#matches") == "nothing found"
+    opened.fill("#search", "")
+    assert opened.inner_text("#matches") == ""
+
+
+def test_each_choice_of_fixes_says_what_what_if_says(page: Open, sample: Callable[[str], Path]) -> None:
+    opened = page("training-dataloader")
+    rules = [code.inner_text() for code in opened.locator(".choices code").all()]
+    trace = read(sample("training-dataloader"))
+    assert len(rules) >= 2
+    for mask in range(1, 2 ** len(rules)):
+        chosen = [rule for i, rule in enumerate(rules) if mask >> i & 1]
+        for i in range(len(rules)):
+            opened.set_checked(f"[data-fix='{i}']", bool(mask >> i & 1))
+        expected = examine([trace], Request(what_if=",".join(chosen)))[0].what_if[0].saving_ns
+        shown = opened.get_attribute("#after", "data-saves")
+        assert [int(ns) for ns in shown.split(",")] == list(expected or ())
+        assert f"--what-if {','.join(chosen)}" in opened.inner_text("#after-text")
+    for i in range(len(rules)):
+        opened.set_checked(f"[data-fix='{i}']", False)
+    assert "nothing is replayed" in opened.inner_text("#after-text")
+
+
+def test_a_flame_graph_looks_into_a_box_and_back(page: Open) -> None:
+    opened = page("training-dataloader")
+    graph = opened.locator("#by-time")
+    whole = graph.bounding_box()["width"]
+    box = graph.locator("svg").nth(1)
+    assert box.bounding_box()["width"] < whole
+    box.locator("rect").click()
+    assert box.bounding_box()["width"] == pytest.approx(whole, rel=0.01)
+    opened.keyboard.press("Escape")
+    assert box.bounding_box()["width"] < whole
+
+
+def test_copies_for_an_issue_and_a_spreadsheet(page: Open) -> None:
+    opened = page("training-dataloader")
+    finding = opened.locator("details.finding").first
+    finding.locator("summary").first.click()
+    finding.locator("button.issue").click()
+    opened.wait_for_selector("button.issue[data-copied]")
+    text = finding.locator("button.issue").get_attribute("data-copied")
+    title = finding.locator(".title").inner_text()
+    assert text.startswith(f"### {title}\n")
+    for part in ("**Do:**", "**Saves:**", "**Evidence**", "training-dataloader.json.gz"):
+        assert part in text
+    opened.click("[data-csv=t-kernels]")
+    opened.wait_for_selector("[data-csv=t-kernels][data-copied]")
+    rows = list(csv.reader(io.StringIO(opened.get_attribute("[data-csv=t-kernels]", "data-copied"))))
+    assert rows[0][:3] == ["kernel", "class", "calls"]
+    assert len({len(row) for row in rows}) == 1
+    assert all(row[2].isdigit() for row in rows[1:])
+
+
+def test_a_recording_without_gpu_work_has_steps_threads_and_how_to_record(page: Open) -> None:
+    opened = page("cpu-mlp")
+    text = opened.inner_text("body")
+    for words in ("To record the GPU", "ProfilerActivity.CUDA", "Steps", "Timeline", "Operators"):
+        assert words in text
+    lanes = data_of(opened)["devices"][0]["lanes"]
+    assert {lane["kind"] for lane in lanes} == {"host"}
+    opened.focus("#lanes")
+    opened.keyboard.press("n")
+    assert "thread" in facts(opened)["where"]
+
+
+def test_print_keeps_the_shape_of_the_timeline(page: Open) -> None:
+    opened = page("training-dataloader")
+    view(opened)
+    shape = opened.eval_on_selector("#lanes", "canvas => canvas.width / canvas.height")
+    opened.emulate_media(media="print")
+    opened.set_viewport_size({"width": 700, "height": 900})
+    opened.wait_for_timeout(100)
+    box = opened.locator("#lanes").bounding_box()
+    drawn_shape = opened.eval_on_selector("#lanes", "canvas => canvas.width / canvas.height")
+    assert box["width"] / box["height"] == pytest.approx(drawn_shape, rel=0.03)
+    assert shape > 0
+
+
+def test_the_page_asks_for_nothing_and_says_one_clock(page: Open) -> None:
+    """Gaps, findings, ruler and readout count from the recording's first event."""
+    opened = page("training-dataloader")
+    device = data_of(opened)["devices"][0]
+    lane = device["lanes"][0]
+    longest = longest_box(opened, 0)
+    click_box(opened, 0, longest)
+    at = (sum(lane["t"][: longest + 1]) + device["origin"]) / 1e6
+    assert facts(opened)["at"] == f"{at:,.3f} ms" or json.dumps(at)[:5] in facts(opened)["at"]
+    gap = opened.locator(".gaps tbody tr").first.locator("td").nth(1).inner_text()
+    assert gap.split()[0] == f"{at:,.3f}"
