@@ -120,7 +120,7 @@ def test_texts_on_the_canvas_have_contrast(page: Open, name: str, scheme: str) -
     seen = 0
     for top, height in lanes_of(opened).values():
         part = pixels(opened, gutter, top, wide - gutter, height)
-        for patch in named_boxes(part):
+        for patch in named_boxes(part, style(opened, "panel")):
             assert contrast(patch) >= 4.5
             seen += 1
     labels = pixels(opened, 2, 38, gutter - 14, 36)
@@ -128,14 +128,15 @@ def test_texts_on_the_canvas_have_contrast(page: Open, name: str, scheme: str) -
     assert seen >= 3
 
 
-def named_boxes(part: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Stretches of a lane of one colour that hold the pixels of a text."""
+def named_boxes(part: NDArray[np.int64], empty: tuple[int, int, int]) -> list[NDArray[np.int64]]:
+    """Stretches of a lane that one box fills from top to bottom and that hold the pixels of a text."""
     ground = part[1]  # above the text
     edges = np.flatnonzero((ground[1:] != ground[:-1]).any(axis=1)) + 1
     found = []
     for begin, end in zip([0, *edges.tolist()], [*edges.tolist(), part.shape[1]], strict=True):
         patch = part[:, begin:end]
-        if end - begin >= 105 and (patch != ground[begin]).any():
+        filled = (patch[[1, -2]] == ground[begin]).all() and tuple(ground[begin]) != empty
+        if end - begin >= 105 and filled and (patch != ground[begin]).any():
             found.append(patch)
     return found
 
