@@ -156,7 +156,7 @@ def test_without_trust_in_the_replay_there_are_findings_and_no_savings() -> None
     verdicts = judge(view, [loader])
     assert verdicts.joint is None
     assert verdicts.findings[0].saving_ns is None
-    assert "20.0 % of the wall rests on waits" in verdicts.findings[0].unpriced
+    assert "20.0 % of the wall rests on what was not recorded" in verdicts.findings[0].unpriced
 
 
 def about(cause: str, share: float, **more: object) -> Callable[[DeviceWindow], list[Claim]]:

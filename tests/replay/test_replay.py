@@ -7,13 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.unrecorded import unrecorded
 from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.graph import Edge, Graph, Point
 from gpu_trace_advisor.replay.changes import Change, scaled, together, without_host, without_waits
-from gpu_trace_advisor.replay.sweep import TRUSTED, Trust, replay, trust, wall_ns
+from gpu_trace_advisor.replay.sweep import TRUSTED, Trust, replay, wall_ns
 from gpu_trace_advisor.timelines.steps import Window
 
-from tests.build import annotation, call, kernel, op, step, trace
+from tests.build import annotation, call, frame, kernel, op, step, trace
 from tests.plain_loops import plain_loops
 from tests.programs import program, random_view, span_ns
 
@@ -122,7 +123,7 @@ def one_launch_a_step(count: int = 4, *late: int) -> DeviceWindow:
     """Steps of 1 ms with a kernel each; the kernels of `late` ones start 400 µs later than anything explains."""
     from gpu_trace_advisor.analysis.device_window import Request, views
 
-    events = [op("aten::start", 0, 2)]
+    events = [op("aten::start", 0, 2), frame("train.py(1): main", 0, 10 + 1000 * count)]
     for i in range(count):
         t = 10 + 1000 * i
         wait = 400 if i in late else 0
@@ -178,9 +179,8 @@ def test_trust_counts_what_no_edge_explains() -> None:
     assert view.trust.error == 0
     assert view.trust.unexplained == pytest.approx(400 / 4000)
     assert not view.trust.enough
-    assert trust(
-        view.program.unchanged, Window("first", view.window.start_ns, view.window.start_ns + 10**6, ""), 0
-    ).enough
+    first = Window("first", view.window.start_ns, view.window.start_ns + 10**6, "")
+    assert unrecorded(view.attribution, view.graph, first, 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class ReplayAdvice:
     error: float
     """(replayed − measured) / measured wall time, nothing changed."""
     unexplained: float
-    """Share of the wall time that rests on waits no edge explains."""
+    """Share of the wall time that rests on what was not recorded: launches, waits, kernels, what the host did."""
     trusted: bool
     """Both together at most 5 %: savings may be shown."""
 

@@ -153,7 +153,7 @@ def distrust(view: DeviceWindow) -> str | None:
         return None
     return (
         f"the unchanged replay is off by {percent(trust.error, 1, '+')} and {percent(trust.unexplained, 1)} of the wall rests "
-        "on waits that nothing recorded explains: together more than 5 %, so no saving is shown"
+        "on what was not recorded (launches, waits, kernels, what the host did): together more than 5 %, so no saving is shown"
     )
 
 

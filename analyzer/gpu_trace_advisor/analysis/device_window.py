@@ -12,6 +12,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.health import CUT_NS, unexplained
 from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
 from gpu_trace_advisor.analysis.summary import inside
+from gpu_trace_advisor.analysis.unrecorded import unrecorded
 from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution, Item
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
@@ -23,7 +24,7 @@ from gpu_trace_advisor.ranks.model import Run
 from gpu_trace_advisor.reference.hardware import Hardware, find
 from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
 from gpu_trace_advisor.replay.fixes import Fix, Saving, saving
-from gpu_trace_advisor.replay.sweep import Replay, Trust, replay, trust
+from gpu_trace_advisor.replay.sweep import Replay, Trust, error, replay
 from gpu_trace_advisor.roofline.kernel_table import Kernels
 from gpu_trace_advisor.roofline.kernel_time import InKernel, device_of
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -269,7 +270,8 @@ class DeviceWindow:
     @cached_property
     def trust(self) -> Trust:
         """How far replays of this window can be believed."""
-        return trust(self.program.unchanged, self.window, self.index)
+        found = error(self.program.unchanged, self.window, self.index)
+        return Trust(found, unrecorded(self.attribution, self.graph, self.window, self.index))
 
     @property
     def critical_path(self) -> CriticalPath:

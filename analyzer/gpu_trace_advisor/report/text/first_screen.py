@@ -104,11 +104,11 @@ def _limits(advice: Advice) -> Iterator[str]:
     if len(told) > LIMITS:
         yield f"and {left} more: -v"
     untrusted = [device for device in advice.devices if not device.replay.trusted]
-    if untrusted:
+    if untrusted and len(untrusted) == len(advice.devices):  # where some are trusted, findings of the others say so
         replay = max((device.replay for device in untrusted), key=lambda r: abs(r.error) + r.unexplained)
         yield (
             f"Trust: no savings are shown; the unchanged replay is off by {100 * replay.error:+.1f} %, and "
-            f"{100 * replay.unexplained:.1f} % of the wall rests on waits that nothing recorded explains."
+            f"{100 * replay.unexplained:.1f} % of the wall rests on what was not recorded."
         )
 
 
