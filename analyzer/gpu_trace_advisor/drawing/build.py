@@ -7,7 +7,7 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from gpu_trace_advisor.advice.model import Advice, StepAdvice
+from gpu_trace_advisor.advice.model import Advice, StepAdvice, place_of
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import focus
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
@@ -30,10 +30,9 @@ def draw(advice: Advice, views: Sequence[DeviceWindow], traces: Sequence[Trace] 
     if not views:
         return [draw_host(trace, advice.host.steps) for trace in traces[:1]] if advice.host else []
     first = focus(advice.devices, advice.ranks)
-    return [
-        draw_device(view, advice.findings_of(device), whole=device is first)
-        for view, device in zip(views, advice.devices, strict=False)
-    ]
+    devices = {place_of(device): device for device in advice.devices}
+    pairs = [(view, devices[view.place]) for view in views if view.place in devices]
+    return [draw_device(view, advice.findings_of(device), whole=device is first) for view, device in pairs]
 
 
 def draw_device(view: DeviceWindow, findings: Sequence[Finding] = (), *, whole: bool = True) -> Drawing:

@@ -136,6 +136,8 @@ class Dot:
     r: float
     work: Work
     share: str
+    above: bool
+    """Faster than its roof."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,10 @@ def roof(drawn: Roofline | None, wall_ns: int) -> Roof | None:
         part = (math.log10(value) - y_low) / (y_high - y_low)
         return round(HEIGHT - BOTTOM - min(max(part, 0), 1) * (HEIGHT - TOP - BOTTOM), 1)
 
+    def above(w: Work) -> bool:
+        reach = min(hardware.peaks.get(w.dtype, top), w.intensity * hardware.bandwidth)
+        return w.violated > 0 or w.flops_per_s > reach
+
     longest = max(w.ns for w in dots)
     roofs = []
     for dtype, peak in peaks.items():
@@ -201,6 +207,7 @@ def roof(drawn: Roofline | None, wall_ns: int) -> Roof | None:
                 round(max(LARGEST * math.sqrt(w.ns / longest), SMALLEST), 2),
                 w,
                 share(w.ns, wall_ns),
+                above(w),
             )
             for w in dots
         ],
@@ -210,7 +217,7 @@ def roof(drawn: Roofline | None, wall_ns: int) -> Roof | None:
         hardware.name,
         len(known) - len(dots),
         share(sum(w.ns for w in known), drawn.kernel_ns),
-        sum(w.violated > 0 for w in dots),
+        sum(map(above, dots)),
     )
 
 
