@@ -373,29 +373,18 @@ def asked(options: argparse.Namespace) -> Request:
 
 
 def about_rules(options: argparse.Namespace) -> str:
-    """The list of rules and causes, or the page of one; of a rule and a cause with one name both.
+    """The list of rules and causes, or the page of one.
 
     Raises:
         BadUsage: no such rule or cause, or no such folder of rules.
     """
-    from gpu_trace_advisor.advice.rule_cases import speaking_of
-    from gpu_trace_advisor.advice.rule_loader import find_rules, named_rule
-    from gpu_trace_advisor.attribution.causes import CAUSES
-    from gpu_trace_advisor.report.text.rule_page import cause_list, cause_page, rule_list, rule_page
+    from gpu_trace_advisor.advice.rule_loader import find_rules
+    from gpu_trace_advisor.report.text.rule_page import explained, rule_list
 
     rules, errors = find_rules(Path(options.rules) if options.rules else None)
     for error in errors:
         say(error)
-    if options.explain is None:
-        return rule_list(rules)
-    if not options.explain:
-        return f"Rules\n\n{rule_list(rules)}\nCauses of time\n\n{cause_list()}"
-    cause, known = CAUSES.get(options.explain), {rule.id for rule in rules}
-    others = [rule for rule in rules if rule.id != options.explain]
-    pages = [cause_page(cause, speaking_of(others, cause.name), width())] if cause else []
-    if cause is None or options.explain in known:
-        pages.append(rule_page(named_rule(rules, options.explain), width()))
-    return "\n".join(pages)
+    return rule_list(rules) if options.explain is None else explained(options.explain, width(), rules)
 
 
 def test_rules(options: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from gpu_trace_advisor.advice.rule_cases import speaking_of
+from gpu_trace_advisor.advice.rule_loader import find_rules, named_rule
 from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES, Cause
 from gpu_trace_advisor.reference.facts import documents, fact
 from gpu_trace_advisor.rulekit.rule import Rule
@@ -14,6 +16,24 @@ def rule_list(rules: Sequence[Rule]) -> str:
     """One line a rule."""
     size = max((len(rule.id) for rule in rules), default=0)
     return "".join(f"{rule.id:<{size}}  {rule.title}\n" for rule in rules)
+
+
+def explained(name: str, width: int, rules: Sequence[Rule] | None = None) -> str:
+    """The page of a rule or a cause, of both where they have one name; without a name the list of all.
+
+    Raises:
+        BadUsage: neither has this name.
+    """
+    rules = find_rules()[0] if rules is None else rules
+    if not name:
+        return f"Rules\n\n{rule_list(rules)}\nCauses of time\n\n{cause_list()}"
+    pages = []
+    if name in CAUSES:
+        others = [rule for rule in rules if rule.id != name]
+        pages.append(cause_page(CAUSES[name], speaking_of(others, name), width))
+    if not pages or name in {rule.id for rule in rules}:
+        pages.append(rule_page(named_rule(rules, name), width))
+    return "\n".join(pages)
 
 
 def cause_list() -> str:

@@ -1,0 +1,66 @@
+"""What a server may read and write: what lies in the folders that it was started with, links out of them left aside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.ingest import find_traces
+from gpu_trace_advisor.ingest.locations import is_recording
+
+
+class Folders:
+    """The folders of a server, resolved once."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(root.resolve(strict=True) for root in roots)
+
+    def existing(self, path: str) -> Path:
+        """A file or folder that is there, without links in its path; a relative one is looked for in each folder.
+
+        Raises:
+            BadUsage: there is none, or it lies outside.
+        """
+        outside = False
+        for place in [Path(path)] if Path(path).is_absolute() else [root / path for root in self.roots]:
+            try:
+                found = place.resolve(strict=True)
+            except (OSError, RuntimeError, ValueError):
+                continue
+            if self._holds(found):
+                return found
+            outside = True
+        raise BadUsage(
+            f"{path}: {'outside' if outside else 'no such file in'} the folders of this server ({self._names()})"
+        )
+
+    def recordings(self, path: str) -> list[str]:
+        """The recordings that a file or folder stands for.
+
+        Raises:
+            BadUsage: none, or one of them lies outside.
+        """
+        found = self.existing(path)
+        return [str(self.existing(str(trace))) for trace in find_traces(found)]
+
+    def writable(self, path: str) -> Path:
+        """Where a report may be written: an HTML file in one of the folders that replaces nothing but another report.
+
+        Raises:
+            BadUsage: it may not.
+        """
+        name = Path(path)
+        parent = self.existing(str(name.parent))
+        place = parent / name.name
+        if name.suffix != ".html":
+            raise BadUsage(f"{path}: a report is written to a file that ends in .html")
+        if place.is_symlink() or (place.exists() and (not place.is_file() or is_recording(place))):
+            raise BadUsage(f"{path}: something else lies there; name another file")
+        return place
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self.roots)
+
+    def _names(self) -> str:
+        return ", ".join(root.name or str(root) for root in self.roots)

@@ -1,0 +1,184 @@
+"""The server for agents, by the SDK's own client over standard input and output."""
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_trace_advisor.cli import main as advise
+from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.integrations.mcp_server.command import main
+from gpu_trace_advisor.integrations.mcp_server.folders import Folders
+
+TOOLS = {
+    "open_recording", "verdict", "list_findings", "finding", "causes", "kernels", "largest_gaps", "what_if", "compare",
+    "explain", "write_report",
+}  # fmt: skip
+TOKENS = 2_000
+
+
+@pytest.fixture
+def folder(sample: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A server's folder with two recordings, and a secret outside."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    shutil.copy(sample("training-dataloader"), root / "before.json.gz")
+    shutil.copy(sample("gpu-bound-training"), root / "after.json.gz")
+    shutil.copy(sample("eager-decode"), tmp_path / "secret.json.gz")
+    (root / "link.json.gz").symlink_to(tmp_path / "secret.json.gz")
+    return root
+
+
+@asynccontextmanager
+async def client(root: Path) -> AsyncIterator[Any]:
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    command = ["-m", "gpu_trace_advisor.integrations.mcp_server.command", "--root", str(root)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    server = StdioServerParameters(command=sys.executable, args=command, env=environment)
+    with (root.parent / "errors.txt").open("w") as errors:
+        async with Client(stdio_client(server, errlog=errors)) as session:
+            yield session
+
+
+async def told(session: Any, tool: str, **arguments: object) -> str:
+    result = await session.call_tool(tool, arguments)
+    text = "".join(part.text for part in result.content)
+    assert not result.is_error, text
+    return str(text)
+
+
+async def refused(session: Any, tool: str, **arguments: object) -> str:
+    result = await session.call_tool(tool, arguments)
+    assert result.is_error
+    return "".join(part.text for part in result.content)
+
+
+@pytest.mark.mcp
+def test_from_trace_to_verified_fix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What an agent calls, in its order; the text is the command's own."""
+
+    async def session() -> None:
+        async with client(folder) as agent:
+            assert {tool.name for tool in (await agent.list_tools()).tools} == TOOLS
+            opened = await told(agent, "open_recording", path="before.json.gz")
+            assert opened.startswith(
+                "open as recording-1\nGPU busy 52.4 % of 128.4 ms; the largest loss is the data loader"
+            )
+            found = await told(agent, "list_findings", recording="recording-1")
+            assert re.match(
+                r"1\. The data loader does not keep up \[dataloader\]: saves \S+ ms to \S+ ms of 128.4 ms", found
+            )
+            evidence = await told(agent, "finding", recording="recording-1", number=1)
+            assert "it names: dataloader 60.7 ms" in evidence and "event: enumerate(DataLoader)" in evidence
+            causes = await told(agent, "causes", recording="recording-1")
+            assert "dataloader: 60.7 ms, 47.2 % (idle, host; measured) data loader" in causes
+            assert "saves" in await told(agent, "what_if", recording="recording-1", rules="dataloader")
+            assert "num_workers" in await told(agent, "explain", name="dataloader")
+            assert "dataloader" in (await told(agent, "largest_gaps", recording="recording-1", count=2))
+            kernels = await told(agent, "kernels", recording="recording-1", contains="scudnn", limit=1)
+            assert kernels.splitlines()[1].startswith("volta_scudnn") and len(kernels.splitlines()) == 2
+            await told(agent, "open_recording", path="after.json.gz")
+            verdict = await told(agent, "compare", recording="recording-2", before="before.json.gz")
+            assert re.search("not comparable|improved|regressed|no difference|too few", verdict)
+            assert "written: report.html" in await told(
+                agent, "write_report", recording="recording-1", path="report.html"
+            )
+
+    asyncio.run(session())
+    assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
+    assert advise([str(folder / "before.json.gz")]) == 0
+    assert "GPU busy 52.4 % of 128.4 ms" in capsys.readouterr().out
+
+
+@pytest.mark.mcp
+def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) -> None:
+    async def session() -> None:
+        async with client(folder) as agent:
+            for path in ("../secret.json.gz", str(folder.parent / "secret.json.gz"), "link.json.gz", "/etc/passwd"):
+                assert "outside the folders of this server" in await refused(agent, "open_recording", path=path)
+            for path in ("missing.json", "http://127.0.0.1:9/x.json", "s3://bucket/x.json", "a\0b"):
+                assert "no such file in the folders" in await refused(agent, "open_recording", path=path)
+            assert "call open_recording" in await refused(agent, "verdict", recording="recording-9")
+            await told(agent, "open_recording", path="before.json.gz")
+            assert "numbered from 1" in await refused(agent, "finding", recording="recording-1", number=99)
+            assert "numbered from 0" in await refused(agent, "causes", recording="recording-1", device=7)
+            assert "expected time, calls, name" in await refused(agent, "kernels", recording="recording-1", sort="x")
+            assert "no rule nothing" in await refused(agent, "explain", name="nothing")
+            assert "expected training" in await refused(
+                agent, "open_recording", path="before.json.gz", phase="sleeping"
+            )
+            for path in ("../report.html", "before.json.gz", "link.html", "report.txt"):
+                (folder / "link.html").unlink(missing_ok=True)
+                (folder / "link.html").symlink_to(folder.parent / "secret.json.gz")
+                assert await refused(agent, "write_report", recording="recording-1", path=path)
+
+    asyncio.run(session())
+    assert not (folder.parent / "report.html").exists()
+
+
+@pytest.mark.mcp
+def test_answers_are_short_unless_more_is_asked_for(folder: Path) -> None:
+    async def session() -> None:
+        async with client(folder) as agent:
+            await told(agent, "open_recording", path="before.json.gz")
+            short = await told(agent, "explain", name="host-sync")
+            assert len(short) / 3.5 <= TOKENS + 100
+            listed = await told(agent, "explain")
+            more = await told(agent, "explain", more=True)
+            assert len(more) >= len(listed)
+
+    asyncio.run(session())
+
+
+@pytest.mark.mcp
+def test_calls_at_once_and_calls_that_are_given_up(folder: Path) -> None:
+    async def session() -> None:
+        async with client(folder) as agent:
+            opened = await asyncio.gather(*(told(agent, "open_recording", path="before.json.gz") for _ in range(4)))
+            assert len({text.partition("\n")[2] for text in opened}) == 1
+            given_up = asyncio.create_task(told(agent, "what_if", recording="recording-1", rules="dataloader"))
+            await asyncio.sleep(0.05)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            assert "wall 128.4 ms" in await told(agent, "causes", recording="recording-1")
+
+    asyncio.run(session())
+
+
+def test_the_folders_of_a_server(folder: Path) -> None:
+    folders = Folders([folder])
+    assert folders.recordings("before.json.gz") == [str(folder.resolve() / "before.json.gz")]
+    with pytest.raises(BadUsage, match="outside"):
+        folders.recordings(".")  # one of its recordings is a link out
+    with pytest.raises(BadUsage, match=r"ends in \.html"):
+        folders.writable("advice.json")
+
+
+def test_the_skill_is_installed_and_its_commands_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["--install-skill", str(tmp_path)]) == 0
+    skill = (tmp_path / "gpu-trace-advisor" / "SKILL.md").read_text(encoding="utf-8")
+    assert skill.startswith("---\nname: gpu-trace-advisor\ndescription: ")
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(sample("training-dataloader"), "before.json.gz")
+    shutil.copy(sample("training-dataloader"), "after.json.gz")
+    commands = re.findall(r"^ +advise (.+)$", skill, re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        assert advise(command.split()) in (0, 2), command  # a recording of four steps compares with nothing
+        assert "usage" not in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--root", str(tmp_path / "missing")]) == 2
+    assert capsys.readouterr().err.startswith("advise-mcp: ")
