@@ -36,7 +36,7 @@ from gpu_trace_advisor.sanitize import clean, json_text, printable
 
 from tests.fuzz.inputs import ROOT, Input
 
-SECONDS = 10.0  # of one input
+SECONDS = 10.0  # of the processor, for one input
 BYTES = 3 << 30  # of address space beyond what the process has at its start
 
 SCHEMA: dict[str, Any] = json.loads(Path(model.__file__).with_name("advice.schema.json").read_text("utf-8"))
@@ -57,14 +57,14 @@ def limits() -> Iterator[None]:
     with Path("/proc/self/statm").open() as file:
         here = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGPROF, ring)
     resource.setrlimit(resource.RLIMIT_AS, (here + BYTES, hard))
-    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 

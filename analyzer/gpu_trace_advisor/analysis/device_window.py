@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -29,8 +30,8 @@ from gpu_trace_advisor.roofline.kernel_table import Kernels
 from gpu_trace_advisor.roofline.kernel_time import InKernel, device_of
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.runtime.heap import give_back_small
-from gpu_trace_advisor.timelines.device import COMMUNICATION, Timeline, timelines
-from gpu_trace_advisor.timelines.host import read_host
+from gpu_trace_advisor.timelines.device import COMMUNICATION, MOST_DEVICES, Timeline, timelines
+from gpu_trace_advisor.timelines.host import MOST_THREADS, Host, read_host
 from gpu_trace_advisor.timelines.repetition import Repetition, repetition
 from gpu_trace_advisor.timelines.steps import (
     WARM_UP_RATIO,
@@ -43,7 +44,7 @@ from gpu_trace_advisor.timelines.steps import (
     pick_steps,
 )
 from gpu_trace_advisor.trace.kernel_names import kernel_class as class_of_kernel
-from gpu_trace_advisor.trace.model import Device, Index, Kind, Note, Process, Trace
+from gpu_trace_advisor.trace.model import NONE, Device, Index, Kind, Note, Process, Trace
 from gpu_trace_advisor.trace.software import Use, uses
 from gpu_trace_advisor.units import duration
 
@@ -298,6 +299,25 @@ def read_size(text: str) -> int:
     return round(float(found[1]) * SIZES[found[2].upper()])
 
 
+def _left_out(trace: Trace, hosts: dict[int, Host], lanes: int) -> Iterator[Note]:
+    """What there is more of than is looked at."""
+    operations = trace.operations
+    if lanes >= MOST_DEVICES:
+        pairs = np.unique(np.stack([trace.process[operations], trace.device[operations]]), axis=1).shape[1]
+        if pairs > lanes:
+            told = f"{pairs - lanes:,} of {pairs:,} devices are left out: those with the fewest operations"
+            yield Note("left-out", told, pairs - lanes)
+    for host in hosts.values():
+        if len(host.launching) >= MOST_THREADS:
+            launches = trace.launch[operations[trace.process[operations] == host.process]]
+            threads = len(present(trace.thread[launches[launches != NONE]]))
+            if threads > MOST_THREADS:
+                told = (
+                    f"{threads:,} threads launch: what the {MOST_THREADS} that launch most did is told, not the others"
+                )
+                yield Note("left-out", told, threads - MOST_THREADS)
+
+
 def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note]]:
     """A view of each device with operations that was asked for; notes of devices that have none in the window.
 
@@ -307,7 +327,8 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
     marker = request.marker()
     hosts = {p: read_host(trace, p, marker) for p in present(trace.process[trace.operations]).tolist()}
     lanes = timelines(trace, hosts)
-    found, notes = [], []
+    found: list[DeviceWindow] = []
+    notes = list(_left_out(trace, hosts, len(lanes)))
     without_steps: NothingToAnalyse | None = None
     for process in hosts:
         rank = trace.processes[process].rank

@@ -33,6 +33,7 @@ from gpu_trace_advisor.trace.model import (
 
 LONGEST_NS = 7 * 86_400 * 10**9  # a longer event is a clock that overflowed, not a kernel
 FARTHEST_NS = 1 << 62  # 146 years from the origin: differences of such times would leave 64 bits
+MOST_BYTES = 1 << 50  # of one copy: no memory is as large, and sums of more would leave 64 bits
 APART_NS = 3600 * 10**9  # nothing is queued for an hour: a launch so far from its operation is on another clock
 
 
@@ -93,6 +94,8 @@ def assemble(
         values = _taken(rows, column, order)
         if column == "correlation":
             values[values <= 0] = NONE
+        if column == "bytes":
+            values[(values < 0) | (values > MOST_BYTES)] = NONE
         columns[column] = narrowed(values, np.int8, np.int16)
         del values
     place = np.full(count, NONE, np.int32)

@@ -214,19 +214,23 @@ def copy_classes(direction: str | None = None, memory: str | None = None) -> lis
     return [FIRST_COPY + i for i, (d, m) in enumerate(COPIES) if direction in (None, d) and memory in (None, m)]
 
 
+MOST_DEVICES = 64  # of a process: each is a timeline of its own; no server has as many
+
+
 def is_graph_launch(call: str) -> bool:
     """A call that replays a graph, by its name."""
     return "graphlaunch" in call.lower()
 
 
 def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
-    """One for each device with operations, by (process, device)."""
+    """One for each device with operations, by (process, device); of very many those with the most operations."""
     operations = trace.operations
     does = operation_classes(trace, operations)
     process, device = trace.process[operations], trace.device[operations]
     result = []
     for one in present(process).tolist():
-        for ordinal in ascending(device[process == one]).tolist():
+        ordinals, count = np.unique(device[process == one], return_counts=True)
+        for ordinal in np.sort(ordinals[np.argsort(-count, kind="stable")[:MOST_DEVICES]]).tolist():
             mine = where((process == one) & (device == ordinal))
             if len(mine) == len(operations):
                 return [Timeline(trace, hosts[one], one, ordinal, operations, does)]

@@ -221,8 +221,7 @@ def captures(trace: Trace, process: int) -> dict[int, Segments]:
     One that does not end in the recording lasts until the thread's last call.
     """
     begins, ends = (
-        np.array([re.search(rf"Stream{word}Capture", name) is not None for name in trace.names], np.bool_)
-        for word in ("Begin", "End")
+        np.array([f"Stream{word}Capture" in name for name in trace.names], np.bool_) for word in ("Begin", "End")
     )
     found: dict[int, Segments] = {}
     if not begins.any():
@@ -258,6 +257,8 @@ def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
     return doing
 
 
+MOST_THREADS = 256  # of the threads that launch: what each one did is asked for each gap; no program known has as many
+FEW_THREADS = 8  # a look at all rows for each of so few takes less than sorting them
 FIRST_USE_NS = 200_000  # a call this much longer at its first use loads something
 
 
@@ -279,11 +280,17 @@ def _launching_threads(trace: Trace, process: int) -> list[int]:
     operations = trace.operations
     launches = trace.launch[operations[trace.process[operations] == process]]
     count = np.bincount(trace.thread[ascending(launches[launches != NONE])] + 1)[1:]
-    return [t for t in np.argsort(-count, kind="stable").tolist() if count[t]]
+    return [t for t in np.argsort(-count, kind="stable")[:MOST_THREADS].tolist() if count[t]]
 
 
 def _rows_by_thread(trace: Trace, host: Bool, threads: Sequence[int]) -> dict[int, Index]:
-    return {thread: where(host & (trace.thread == thread)) for thread in threads}
+    if len(threads) <= FEW_THREADS:
+        return {thread: where(host & (trace.thread == thread)) for thread in threads}
+    rows = where(host & np.isin(trace.thread, threads))
+    rows = rows[np.argsort(trace.thread[rows], kind="stable")]
+    ends = np.searchsorted(trace.thread[rows], threads, side="right")
+    begins = np.searchsorted(trace.thread[rows], threads, side="left")
+    return {thread: rows[a:b] for thread, a, b in zip(threads, begins.tolist(), ends.tolist(), strict=True)}
 
 
 def _is_worker(trace: Trace, thread: int, rows: Index) -> bool:
@@ -357,7 +364,9 @@ def _with_loose_overhead(trace: Trace, doing: Int8, rows: Index, main: Segments)
 
 def _sweep(trace: Trace, doing: Int8, rows: Index, into: Sequence[Int32] = ()) -> Segments:
     n = len(rows)
-    is_module = np.array([name.startswith("nn.Module: ") for name in trace.names], np.bool_)
+    is_module = np.zeros(len(trace.names), np.bool_)
+    frames = present(trace.name_code[rows[trace.kind[rows] == Kind.PYTHON]]).tolist()
+    is_module[[code for code in frames if trace.names[code].startswith("nn.Module: ")]] = True
     # Each piece begins where a record starts or ends.
     start, end = np.zeros(2 * n + 1, np.int64), np.zeros(2 * n + 1, np.int64)
     row, what = np.zeros(2 * n + 1, np.int32), np.zeros(2 * n + 1, np.int8)
