@@ -106,8 +106,8 @@ def convolution_shapes(view: DeviceWindow) -> Iterator[Claim]:
     worst, ns = rows[0], sum(one.row.ns for one in rows)
     kind, how = _kind(worst)
     yield Claim(
-        message=f"{called(worst)}: {kind}{_product(view, worst)} It runs at {rate(worst.row)}{_other(view, worst)}. "
-        f"{len(rows)} kind{'s' * (len(rows) > 1)} of convolutions below half of what can be reached take "
+        message=f"{called(worst)} runs at {rate(worst.row)}{_other(view, worst)}; {kind}{_product(view, worst)}. "
+        f"{len(rows)} kind{'s' * (len(rows) > 1)} of convolutions below half of what can be reached take{'s' * (len(rows) == 1)} "
         f"{share(ns, view.window.wall_ns)} of the wall.",
         ns=ns,
         how=how,
@@ -126,37 +126,37 @@ def _kind(one: Judged) -> tuple[str, str]:
     window, row, cost = one.cost.window, one.row, one.cost
     tuned = "let the library try its kernels (torch.backends.cudnn.benchmark = True, MIOpen's find mode)"
     if window is None:
-        return "a gradient.", f"Use torch.channels_last and 16-bit types, and {tuned}."
+        return "a gradient", f"Use torch.channels_last and 16-bit types, and {tuned}."
     if window.depthwise:
         return (
-            f"depthwise, so that it is bound by {row.bound}: {row.flops_per_byte:,.1f} FLOP a byte.",
+            f"depthwise, so that it is bound by {row.bound}: {row.flops_per_byte:,.1f} FLOP a byte",
             "Fuse it with its neighbours, use torch.channels_last with a kernel for depthwise windows, or fewer, larger groups.",
         )
     if window.transposed:
-        return "transposed.", f"Resize and convolve instead of transposing, or {tuned}."
+        return "transposed", f"Resize and convolve instead of transposing, or {tuned}."
     if min(window.channels, window.filters) < NARROW:
         return (
-            f"{window.channels} channels in, {window.filters} out: most of a matrix instruction is empty.",
+            f"{window.channels} channels in, {window.filters} out: most of a matrix instruction is empty",
             "Pad the channels to 8, or fold space into channels (space-to-depth) in the first layer.",
         )
     if window.dilated:
         return (
-            "dilated: its reads lie far apart.",
+            "dilated: its reads lie far apart",
             f"{tuned[0].upper()}{tuned[1:]}; a smaller dilation on a downsampled image.",
         )
     if window.pointwise:
-        return "1 × 1, a matrix product.", f"Use torch.channels_last, so that it is a plain product, and {tuned}."
+        return "1 × 1, a matrix product", f"Use torch.channels_last, so that it is a plain product, and {tuned}."
     if cost.m < SMALL:
         return (
-            "few places.",
+            "few places",
             f"A larger batch, so that there are more rows; torch.channels_last; split-K kernels: {tuned}.",
         )
     if window.groups > 1:
         return (
-            f"{window.groups} groups of {window.channels // window.groups} channels.",
+            f"{window.groups} groups of {window.channels // window.groups} channels",
             "Fewer, larger groups; torch.channels_last.",
         )
-    return "plain.", f"Use torch.channels_last and 16-bit types, and {tuned}."
+    return "plain", f"Use torch.channels_last and 16-bit types, and {tuned}."
 
 
 def _product(view: DeviceWindow, one: Judged) -> str:
@@ -164,9 +164,9 @@ def _product(view: DeviceWindow, one: Judged) -> str:
     if not cost.m:
         return ""
     groups = f", {cost.batch:,} times" if cost.batch > 1 else ""
-    told = f" As a product it has {cost.m:,} rows, {cost.n:,} column{'s' * (cost.n > 1)} and depth {cost.k:,}{groups}."
+    told = f"; as a product it has {cost.m:,} rows, {cost.n:,} column{'s' * (cost.n > 1)} and depth {cost.k:,}{groups}"
     if row.blocks and sms and row.blocks < sms:
-        told += f" {row.blocks} blocks on {sms} {units_of(view)}."
+        told += f"; {row.blocks} blocks on {sms} {units_of(view)}"
     return told
 
 

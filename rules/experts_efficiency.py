@@ -134,10 +134,10 @@ def _few(view: DeviceWindow, rows: list[Judged]) -> Claim:
     most = worst.row.median_ns / 1e9 * hardware.bandwidth / routed.expert_bytes
     read = f"{duration(worst.row.median_ns)} read at most {most:,.1f} experts"
     return Claim(
-        message=f"{called(worst)}: {routed.tokens_an_expert:,.2g} tokens an expert. An expert's weights are "
+        message=f"{called(worst)}: {routed.tokens_an_expert:,.2g} tokens an expert; its weights are "
         f"{routed.expert_bytes / 1e6:,.1f} MB, so that reading them takes {floor(routed.fewest)} ({routed.fewest} experts "
         f"touched) to {floor(routed.most)} ({routed.most}); {floor(routed.expected)} at the {routed.expected:,.1f} that an even "
-        f"choice touches. {read}, at {rate(worst.row)} for {routed.fewest}.",
+        f"choice touches; {read}, at {rate(worst.row)} for {routed.fewest}.",
         ns=ns,
         how="More tokens a call: larger batches, or expert parallelism, which gathers the tokens of many ranks at each expert; "
         "fewer bits a weight.",

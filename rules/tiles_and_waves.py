@@ -139,7 +139,7 @@ def tiles_and_waves(view: DeviceWindow) -> Iterator[Claim]:
         return
     (worst, cut), ns = cuts[0], sum(one.row.ns for one, _ in cuts)
     yield Claim(
-        message=f"{called(worst)}: {_cut(view, worst, cut)} It runs at {rate(worst.row)}; such products take "
+        message=f"{called(worst)}: {_cut(view, worst, cut)}; it runs at {rate(worst.row)}. Such products take "
         f"{share(ns, view.window.wall_ns)} of the wall.",
         ns=ns,
         how=_how(cut, worst),
@@ -167,13 +167,13 @@ def _cut(view: DeviceWindow, one: Judged, cut: Tiling) -> str:
             else None
         )
         told += f" = {cut.blocks} of {sms} {units}" if split else f" on {sms} {units}"
-        told += f", each at {percent(busy)} of its peak: few tiles." if busy and busy <= 1 else ": few tiles."
+        told += f", each at {percent(busy)} of its peak: few tiles" if busy and busy <= 1 else ": few tiles"
     elif cut.fill < FILLED:
-        told += f" on {sms} {units} are {cut.waves:.2f} waves: the device is {percent(cut.fill)} full."
+        told += f" on {sms} {units} are {cut.waves:.2f} waves: the device is {percent(cut.fill)} full"
     else:
-        told += f", of which {percent(cut.inside)} lies within the result."
+        told += f", of which {percent(cut.inside)} lies within the result"
     odd = [size for size in (one.cost.m, one.cost.n, one.cost.k) if size % 8]
-    return told + (f" Its sizes ({', '.join(map(str, dict.fromkeys(odd)))}) are odd as well." if odd else "")
+    return told + (f"; its sizes ({', '.join(map(str, dict.fromkeys(odd)))}) are odd as well" if odd else "")
 
 
 def _how(cut: Tiling, one: Judged) -> str:

@@ -65,8 +65,8 @@ def parser() -> argparse.ArgumentParser:
         help="a recording (- is standard input), or a folder, pattern or URL with the ranks of one run",
     )  # fmt: skip
     p.add_argument(
-        "--format", choices=("text", "json", "html", "markdown", "sarif", "perfetto", "github"), default="text",
-        help="what is written (default: text); github: annotations, with --against or --budget",
+        "--format", choices=("text", "json", "html", "csv", "markdown", "sarif", "perfetto", "github"), default="text",
+        help="what is written (default: text); csv: the table of kernels; github: annotations, with --against or --budget",
     )  # fmt: skip
     p.add_argument("-v", "--verbose", action="store_true", help="everything as text, not the first screen alone")
     p.add_argument(
@@ -273,7 +273,7 @@ def as_text(advice: Advice, options: argparse.Namespace) -> str:
     return first_screen.render(advice, color=color, width=width(), top=options.top or first_screen.CHANGES)
 
 
-WITH_STUDIES = ("html", "markdown", "sarif", "perfetto")
+WITH_STUDIES = ("html", "csv", "markdown", "sarif", "perfetto")
 
 
 def in_format(form: str, advice: Advice, drawings: Sequence[Drawing], outcome: Outcome | None = None) -> str:
@@ -282,6 +282,10 @@ def in_format(form: str, advice: Advice, drawings: Sequence[Drawing], outcome: O
         from gpu_trace_advisor.report import markdown
 
         return markdown.render(advice, outcome.comparison if outcome else None)
+    if form == "csv":
+        from gpu_trace_advisor.report import csv_table
+
+        return csv_table.render(advice)
     if form == "sarif":
         from gpu_trace_advisor.report import sarif
 

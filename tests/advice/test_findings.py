@@ -40,7 +40,8 @@ def test_what_comes_first(name: str, rule: str, advised: Callable[[str], Advice]
 
 @pytest.mark.parametrize("name", QUIET)
 def test_nothing_is_saved_where_nothing_is_lost(name: str, advised: Callable[[str], Advice]) -> None:
-    assert [f.rule for f in advised(name).findings if f.saving_ns] == []
+    """What lies inside kernels may always be nothing: such savings begin at nothing."""
+    assert [f.rule for f in advised(name).findings if f.saving_ns and f.saving_ns[0]] == []
 
 
 @pytest.mark.parametrize("name", FIRST)

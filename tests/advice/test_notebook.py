@@ -30,7 +30,7 @@ def test_tables_add_up(sample: Callable[[str], Path]) -> None:
     found = gpu_trace_advisor.advise(sample("training-dataloader"))
     causes = found.to_pandas("causes")
     assert causes["ns"].sum() == found.devices[0].wall_ns
-    assert found.to_pandas("kernels")["calls"].sum() == found.devices[0].kernels
+    assert found.to_pandas("kernel_names")["calls"].sum() == found.devices[0].kernels
     assert list(found.to_pandas()["rule"]) == [finding.rule for finding in found.findings]
     assert len(found.to_pandas("steps")) == len(found.devices[0].steps)
     assert set(found.to_pandas("gaps")["ns"]) == {gap.ns for gap in found.devices[0].gaps}

@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from gpu_trace_advisor.advice.across_ranks import Changed, changed_ranks, compared, ranks_of
-from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, ReplayAdvice, StepAdvice, TraceInfo, WhatIf
+from gpu_trace_advisor.advice.model import (
+    Advice,
+    DeviceAdvice,
+    HostAdvice,
+    InsideKernels,
+    ReplayAdvice,
+    StepAdvice,
+    TraceInfo,
+    WhatIf,
+)
 from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
@@ -39,6 +48,7 @@ from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.columns.intervals import clip, grouped, total, union
 from gpu_trace_advisor.decode.ladder import ladder
 from gpu_trace_advisor.decode.serving_cost import not_served, serving
+from gpu_trace_advisor.decode.utilization import efficiency
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ranks.model import Run
 from gpu_trace_advisor.reference.hardware import hardware
@@ -354,7 +364,20 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
         health=tuple(health),
         flops=flops,
         flops_kernels=flops_kernels,
+        inside_kernels=_inside_kernels(view),
     )
+
+
+def _inside_kernels(view: DeviceWindow) -> InsideKernels | None:
+    """The table of the window's kernels; None where none ran."""
+    table, window = view.kernel_table, view.window
+    if not table.kernel_ns:
+        return None
+    mfu = efficiency(view.inkernel, window.start_ns, window.end_ns, view.phase).mfu
+    return InsideKernels(
+        table.kernel_ns, table.covered_ns, mfu.value, mfu.why, table.bandwidth or None,
+        tuple(table.rows[i] for i in table.ranked), tuple(table.missing[:NAMES_SHOWN]),
+    )  # fmt: skip
 
 
 def _peaks(view: DeviceWindow) -> str:

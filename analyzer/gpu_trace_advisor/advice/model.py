@@ -17,6 +17,7 @@ from gpu_trace_advisor.attribution import Item
 from gpu_trace_advisor.decode.ladder import Ladder
 from gpu_trace_advisor.decode.serving_cost import Serving
 from gpu_trace_advisor.ranks.model import PHASES, Run
+from gpu_trace_advisor.roofline.kernel_table import KernelRow, Missing
 from gpu_trace_advisor.rulekit.rule import Finding, Joint, Skipped
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import Note
@@ -94,6 +95,35 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class InsideKernels:
+    """What the kernels of a window do, as far as recorded shapes tell (`gpu_trace_advisor.roofline.kernel_table`)."""
+
+    kernel_ns: int
+    """Time in which kernels other than communication run."""
+    covered_ns: int
+    """Part of it by operators whose work is known."""
+    mfu: float | None
+    """FLOPs over the dense peak, of the wall time; None where `mfu_why` says what is missing."""
+    mfu_why: str
+    bandwidth: float | None
+    """Bytes/s that can be reached; None where the device's peaks are not known."""
+    rows: tuple[KernelRow, ...] = ()
+    """Most time first."""
+    missing: tuple[Missing, ...] = ()
+    """Kernels whose work is not known, most time first."""
+
+    @property
+    def covered(self) -> float:
+        return self.covered_ns / self.kernel_ns if self.kernel_ns else 0.0
+
+    @property
+    def above_ns(self) -> int | None:
+        """Time above reachable of the rows that can be judged; None where there are none."""
+        known = [row.above_ns for row in self.rows if row.above_ns is not None and not row.doubt]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True)
 class DeviceAdvice:
     """Where the wall time of one device's window went."""
 
@@ -145,6 +175,8 @@ class DeviceAdvice:
     """Of the window's kernels, as far as recorded shapes tell; None where they do not."""
     flops_kernels: int | None = None
     """How many matrix products, convolutions and attention kernels these FLOPs are of; None where nothing is known."""
+    inside_kernels: InsideKernels | None = None
+    """None where no kernel ran."""
 
     @property
     def wall_ns(self) -> int:
@@ -205,12 +237,22 @@ class Advice:
         return notebook.html(self)
 
     def to_pandas(self, what: str = "findings") -> pandas.DataFrame:
-        """`findings`, `causes`, `kernels`, `operators`, `gaps` or `steps` as a table; times in nanoseconds.
+        """`findings`, `causes`, `kernels` (each operator, shape and kernel with its rates), `kernel_names`, `operators`,
+        `gaps` or `steps` as a table; times in nanoseconds, rates in FLOP/s and bytes/s.
 
         Raises:
             BadUsage: there is no such part.
         """
         return notebook.frame(self, what)
+
+    def kernel_rows(self) -> list[tuple[Any, ...]]:
+        """The rows of all devices' kernel tables: where, then the fields of `KernelRow`."""
+        fields = tuple(KernelRow.__dataclass_fields__)
+        return [
+            (*place_of(device), *(getattr(row, name) for name in fields))
+            for device in self.devices
+            for row in (device.inside_kernels.rows if device.inside_kernels else ())
+        ]
 
     def findings_of(self, device: DeviceAdvice) -> list[Finding]:
         """What to change on one of the devices, the best first."""

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from gpu_trace_advisor.errors import BadUsage
+from gpu_trace_advisor.roofline.kernel_table import KernelRow
 from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import between, duration, share
 
@@ -98,6 +99,13 @@ FRAMES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterator[tuple[Any, ...
         lambda device: ((i.when, i.cause, i.category, i.grade, i.side, i.detail, i.ns) for i in device.attribution),
     ),
     "kernels": (
+        tuple(KernelRow.__dataclass_fields__),
+        lambda device: (
+            tuple(getattr(row, name) for name in KernelRow.__dataclass_fields__)
+            for row in (device.inside_kernels.rows if device.inside_kernels else ())
+        ),
+    ),
+    "kernel_names": (
         ("name", "class", "calls", "ns"),
         lambda device: ((k.name, k.kernel_class, k.calls, k.ns) for k in device.kernels_by_name),
     ),

@@ -26,7 +26,7 @@ from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.report.text.findings import SHOWN, findings
 from gpu_trace_advisor.report.text.ranks import RANKS_SHOWN, ranks
 from gpu_trace_advisor.report.text.serving import decode
-from gpu_trace_advisor.report.text.tables import copies, gaps, kernels, launches, memory, owners
+from gpu_trace_advisor.report.text.tables import copies, gaps, inside_kernels, kernels, launches, memory, owners
 from gpu_trace_advisor.report.text.terminal import Page, bar, columns, pad
 from gpu_trace_advisor.report.wording import (
     FORMATS,
@@ -103,6 +103,7 @@ def _device(page: Page, device: DeviceAdvice, advice: Advice, top: int | None) -
     owners(page, "OPERATORS", device.operators, top or 5)
     owners(page, "MODULES", by_class(device.modules), top or 4)
     kernels(page, device, top or 7)
+    inside_kernels(page, device, top or 6)
     copies(page, device.copies)
     launches(page, device)
 

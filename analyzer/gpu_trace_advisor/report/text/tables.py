@@ -17,11 +17,13 @@ from gpu_trace_advisor.report.wording import (
     decimals,
     moved,
     ms,
+    share_of,
     short_evidence,
     shown_of,
     variants,
     waits_of,
 )
+from gpu_trace_advisor.roofline.kernel_table import KernelRow
 from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import duration, share, size
 
@@ -87,6 +89,62 @@ def kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
         told = ", ".join(f"{cls} {share(ns, whole)}" for cls, ns in ranked)
         page.prose(f"By class: {told}.", "  ", "dim")
     page.prose("A timeline does not show what happens inside a kernel, such as warps waiting.", "  ", "dim")
+
+
+WIDE = 116  # columns of a page with room for kernel and calls
+
+
+def inside_kernels(page: Page, device: DeviceAdvice, count: int = 6) -> None:
+    """What the longest kernels reach of two ceilings, and how much of the time is known."""
+    inside = device.inside_kernels
+    if inside is None:
+        return
+    rows = inside.rows
+    page.head("INSIDE THE KERNELS", f"{shown_of(count, rows)}modelled from recorded shapes")
+    if rows:
+        whole, wide = sum(row.ns for row in rows), page.width >= WIDE
+        heads = [
+            "operator and shapes",
+            *(("kernel", "calls") if wide else ()),
+            "ms",
+            "TFLOP/s",
+            "TB/s",
+            "sheet",
+            "reach",
+            "above",
+        ]
+        page.table([_inside(row, decimals(whole), wide) for row in rows[:count]], heads)
+        page.prose(
+            "Shares of the datasheet's peak and of what can be reached, of compute (c) or memory (m); above: ms above what can "
+            "be reached, the most that a better kernel could give; ? not judged (short, beside others, or faster than the "
+            "device allows).", "  ", "dim",
+        )  # fmt: skip
+    told = f"{share(inside.covered_ns, inside.kernel_ns)} of the kernels' time has known work"
+    if inside.missing:
+        unknown = (f"{clean(m.operator or m.kernel)} {share(m.ns, inside.kernel_ns)}" for m in inside.missing[:3])
+        told += f"; the largest unknown: {', '.join(unknown)}"
+    if inside.above_ns is not None:
+        told += f"; {duration(inside.above_ns)} above what can be reached"
+    page.prose(f"{told}.", "  ")
+    mfu = f"MFU {share_of(inside.mfu)}" if inside.mfu is not None else "MFU unknown"
+    page.prose(f"{mfu}: {clean(inside.mfu_why)}.", "  ")
+
+
+def _inside(row: KernelRow, places: int, wide: bool) -> list[str]:
+    """A row of the table."""
+    what = clean(f"{row.operator.removeprefix('aten::')} {row.shape} {row.dtype}".strip())
+    letter = row.bound[:1]
+    shares = [
+        f"{letter} {100 * part:.0f} %" if part is not None else "–" for part in (row.of_datasheet, row.of_reachable)
+    ]
+    above = "–" if row.above_ns is None else ms(row.above_ns, places)
+    if row.doubt:
+        shares[1], above = f"{shares[1]}?", "?"
+    return [
+        cut(what, 60 if wide else 36), *((cut(clean(row.kernel), 30), f"{row.calls:,}") if wide else ()), ms(row.ns, places),
+        f"{row.flops_per_s / 1e12:,.1f}", f"{row.bytes_per_s / 1e12:,.2f}", shares[0], shares[1].removeprefix(f"{letter} "),
+        above,
+    ]  # fmt: skip
 
 
 def copies(page: Page, copies: Sequence[CopyTime]) -> None:

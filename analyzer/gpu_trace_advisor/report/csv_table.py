@@ -1,0 +1,32 @@
+"""The kernel tables of all devices as comma-separated values (`--format csv`), for spreadsheets and scripts.
+
+Times are ns, rates FLOP/s and bytes/s, shares fractions of 1; an empty cell is what is not known.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from gpu_trace_advisor.advice.model import Advice
+from gpu_trace_advisor.analysis.device_window import Place
+from gpu_trace_advisor.roofline.kernel_table import KernelRow
+from gpu_trace_advisor.sanitize import clean
+
+FORMULA = ("=", "+", "-", "@")  # a spreadsheet computes what begins with these
+
+
+def render(advice: Advice) -> str:
+    """A head and a row for each operator, shape and kernel of each device."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((*Place._fields, *KernelRow.__dataclass_fields__))
+    writer.writerows([[_cell(value) for value in row] for row in advice.kernel_rows()])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return "" if value is None else value
+    told = clean(value)
+    return f"'{told}" if told.startswith(FORMULA) else told
