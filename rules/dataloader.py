@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
@@ -7,6 +8,8 @@ from gpu_trace_advisor.rulekit.evidence import of_causes
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, share, times
 
+WORKERS = re.compile(r"MultiProcessingDataLoaderIter|_utils/worker\.py|_worker_loop|pin_memory_loop|data_worker")
+"""Names that only a loader with worker processes leaves."""
 FROM = 0.03  # of the wall: less is the cost of fetching a ready batch, which no loader avoids
 
 
@@ -98,7 +101,7 @@ def dataloader(view: DeviceWindow) -> Iterator[Claim]:
         message=f"The GPU is idle for {share(lost, wall)} of the wall ({duration(lost)}) while the data loader prepares "
         f"batches, {times(evidence[0].count)}.",
         named={"dataloader": lost},
-        how=_how(evidence[0].what),
+        how=_how(view, evidence[0].what),
         fix=FIXES["dataloader"],
         wait=True,
         evidence=evidence,
@@ -107,7 +110,13 @@ def dataloader(view: DeviceWindow) -> Iterator[Claim]:
     )
 
 
-def _how(record: str) -> str:
-    if "SingleProcess" in record:
+def _how(view: DeviceWindow, record: str) -> str:
+    """More workers only where there are some, in the window or outside."""
+    if any(WORKERS.search(name) for name in view.trace.names):
+        return "Raise num_workers and prefetch_factor of the DataLoader; decode and augment on the GPU if the CPU cannot keep up."
+    if "SingleProcess" in record or any("SingleProcess" in name for name in view.trace.names):
         return "Batches are made in the training process: give DataLoader num_workers > 0, persistent_workers and pin_memory."
-    return "Raise num_workers and prefetch_factor of the DataLoader; decode and augment on the GPU if the CPU cannot keep up."
+    return (
+        "Prepare batches ahead of the step, in other threads or processes (a DataLoader with num_workers > 0, "
+        "persistent_workers and pin_memory), or decode and augment on the GPU."
+    )

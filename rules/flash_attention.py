@@ -1,19 +1,22 @@
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
 from gpu_trace_advisor.trace.lookup import named
-from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
+MASKS = re.compile(r"^aten::(?:masked_fill|where|add|_masked_softmax)_?$")  # operators that add a mask to the scores
+RUNS_ASKED = 16  # of one model the layers are alike
 RATES = (0.35, 0.7)  # of the peak that fused kernels reach: version 2 on Hopper, and versions 3 and 4 as published
 OLDER = re.compile(r"(?:pytorch_)?flash::flash_(?:fwd|bwd)_")
 HOPPER = (9, 0)
@@ -189,7 +192,8 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     Why it costs: the scores grow with the square of the sequence. Unfused, they are written and read about four times; a
     fused kernel keeps them on the chip and moves queries, keys, values and the result only.
 
-    What to do: `torch.nn.functional.scaled_dot_product_attention` without a dense mask (`is_causal=True`), or FlashAttention;
+    What to do: `torch.nn.functional.scaled_dot_product_attention` or FlashAttention (`is_causal=True`
+    instead of a dense mask, only where the model is causal: a bidirectional encoder computes something else with it);
     `attn_implementation="sdpa"` in Transformers. On Hopper version 3, on Blackwell version 4 or cuDNN's kernel.
 
     How to verify: record again; one attention kernel stands where product, softmax and product were, and memory is lower.
@@ -207,7 +211,7 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
             message=f"{len(runs)} times attention is a product, a softmax and a product over {scores.m} × {scores.n} scores in "
             f"memory: {percent(time / wall, 1)} of the wall.",
             ns=int(time),
-            how="Use scaled_dot_product_attention with is_causal=True instead of a dense mask, or FlashAttention.",
+            how=_how(view, runs),
             fix=merged(
                 view, "flash-attention", "attention in one kernel", runs, low, high,
                 assumes=(f"a fused kernel reaches {percent(RATES[0])} to {percent(RATES[1])} of the peak",),
@@ -248,3 +252,21 @@ def _fused_ns(view: DeviceWindow, run: Int64, rate: float) -> int:
     moved = first.batch * BYTES.get(first.dtype, 4) * (first.m + first.n) * (first.k + last.n)
     compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(lengths(view, run).sum())
     return int(max(compute, model.memory_ns(moved)))
+
+
+def _how(view: DeviceWindow, runs: Sequence[Int64]) -> str:
+    """`is_causal` is for masks: where none is added between the products it changes results."""
+    timeline, host = view.timeline, view.timeline.host
+    masked = False
+    for run in runs[:RUNS_ASKED]:
+        between = np.arange(int(run.min()), int(run.max()) + 1)
+        launches = timeline.launch[between[timeline.linked[between]]]
+        rows = host.operator[launches]
+        labels = [view.trace.label(row) for row in present(rows[rows != NONE]).tolist()]
+        masked = masked or any(MASKS.search(label) for label in labels)
+    how = "Use torch.nn.functional.scaled_dot_product_attention, or FlashAttention."
+    if not masked:
+        return how
+    return (
+        how + " Where the mask added here is causal, is_causal=True takes its place; in a bidirectional model it stays."
+    )

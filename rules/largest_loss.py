@@ -13,6 +13,7 @@ from gpu_trace_advisor.units import duration, share
 FROM = 0.05  # of the wall: of less the first sentence does not speak either
 
 PYTORCH = "record Python stacks once (with_stack=True)"
+OPERATORS = "record operators of the threads that launch (ProfilerActivity.CPU)"
 NSYS = "record with --python-sampling=true or NVTX ranges around its parts"
 
 TO_DO = {
@@ -32,6 +33,9 @@ TO_DO = {
     "queued-gap": "Fewer, larger operations: the pause between two that are queued is the GPU's own.",
     "allocator": "Allocate before the loop and keep the memory: PYTORCH_ALLOC_CONF=expandable_segments:True.",
     "garbage-collection": "gc.freeze() after start-up and gc.collect() by hand between steps, not in the middle of one.",
+    "graph-capture": "Capturing happens once: record after it, and what the graphs save shows. Where it comes again, a shape "
+    "changes: pad to few shapes, or capture one graph for each ahead.",
+    "failed-call": "Look at the calls that failed first: what was recorded after them says little.",
     "profiler": "Record less at once (no stacks, no memory, no shapes), or fewer steps: this time is the recorder's.",
     "host-unknown": "Record what the host did.",
     "device-unknown": "Record from before the first launch until the GPU is done.",
@@ -99,7 +103,8 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
             named[item.cause] = named.get(item.cause, 0) + item.ns
     most = max(named, key=lambda cause: named[cause])
     evidence = _evidence(view, category, named)
-    rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if evidence and evidence[0].count else ""
+    told = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
+    rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if told else ""
     yield Claim(
         title=f"The largest loss: {CATEGORIES[category].phrase}",
         message=f"{CAUSES[most].phrase[0].upper()}{CAUSES[most].phrase[1:]}: {share(named[most], window.wall_ns)} of the wall "
@@ -114,7 +119,8 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
 
 def _how(view: DeviceWindow, cause: str) -> str:
     if cause == "host-unknown":
-        return f"Find out what the host does there: {NSYS if view.trace.format == 'nsight' else PYTORCH}."
+        how = NSYS if view.trace.format == "nsight" else PYTORCH if view.operators_recorded else OPERATORS
+        return f"Find out what the host does there: {how}."
     return TO_DO.get(cause, ELSE)
 
 

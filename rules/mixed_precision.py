@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -143,10 +144,13 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
     if ns < FROM * wall:
         return
     low, high, told = _factors(view)
-    names = sorted({readable(timeline.label(op)) for op in mine.tolist()})
+    by_time = Counter[str]()
+    for op in mine.tolist():
+        by_time[readable(timeline.label(op))] += int(timeline.length[op])
+    names = [name for name, _ in by_time.most_common(3)]
     yield Claim(
         message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "
-        f"without the tensor cores: {', '.join(names[:3])}.",
+        f"without the tensor cores: {', '.join(names)}.",
         ns=ns,
         how=_how(view),
         fix=faster(view, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),

@@ -79,7 +79,7 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
     What to do: run some warm-up steps before recording and before measuring. Where the start itself counts: load eagerly
     (`CUDA_MODULE_LOADING=EAGER`), keep compile caches between runs (`TORCHINDUCTOR_CACHE_DIR`), compile ahead of time.
 
-    How to verify: record again with `schedule(wait=1, warmup=3, active=5)`; no loading is left in the window.
+    How to verify: record again after some warm-up steps; no loading is left in the window.
 
     When it must not fire: loading that queued work hides; memory allocation in a warm loop, which has its own rule.
     """
@@ -101,7 +101,7 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
             else "."
         ),
         named=wall_time.of_causes(view, *causes),
-        how="Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5)."
+        how=_record_warm(view)
         if cold
         else "Warm up before the loop: run each shape once, load or compile ahead of time.",
         fix=None if cold else Fix("module-load", FIXES["module-load"].title, gone, gone),
@@ -110,3 +110,13 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
         unpriced="withheld: a cold start" if cold else "",
         first=cold,
     )
+
+
+def _record_warm(view: DeviceWindow) -> str:
+    """How to leave the start out, with the recorder that was used."""
+    if view.trace.format == "nsight":
+        return (
+            "Leave the start out: --window START:END behind it, or record warm steps only, nsys profile -c cudaProfilerApi "
+            "with cudaProfilerStart and cudaProfilerStop around them."
+        )
+    return "Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5)."

@@ -1,0 +1,112 @@
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.attribution import HOST
+from gpu_trace_advisor.attribution.causes import CODE
+from gpu_trace_advisor.replay.fixes import host_fix
+from gpu_trace_advisor.rulekit.evidence import at_ms, python_line
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
+from gpu_trace_advisor.trace.model import NONE
+from gpu_trace_advisor.units import duration, percent, share, times
+
+FROM = 0.03  # of the wall in one frame: less is not worth a line of its own
+FRAMES = 3  # named at most
+STAYS = 0.5  # pessimistic part of their time that the program needs
+ALL_OF_PYTHON = 0.5, 0.3  # of the host's idle time, and of the wall: then the rule about Python as a whole speaks
+
+
+@rule(
+    title="Single functions of Python keep the GPU waiting",
+    cites=("tvi-check-utilisation-first", "ai-lowutil-diagnosis"),
+    needs=("host", "launches"),
+    fires=(
+        """
+        step |...................
+        host PPPa.b.cS==========
+        s7   ....aaaabbbbcccccccc
+        P: serve.py(88): detokenize
+        repeat: 4
+        scale: 500us
+        """,
+    ),
+    quiet=(
+        case(
+            """
+        step |...................
+        host a.PPPPPPPPP.bS=====
+        s7   .aaaaaaaaaaaaabbbbb.
+        P: serve.py(88): detokenize
+        repeat: 4
+        scale: 500us
+        """,
+            "Queued work hides it.",
+        ),
+        case(
+            """
+        step |...................
+        host PPPPPPPPPPPPPPP.a...
+        s7   .................aaa
+        P: serve.py(88): detokenize
+        repeat: 4
+        scale: 500us
+        """,
+            "Most of the wall is Python: that has a rule of its own.",
+        ),
+    ),
+)
+def python_block(view: DeviceWindow) -> Iterator[Claim]:
+    """A function of the program itself runs for a while before the next launch, and the GPU has nothing to do.
+
+    Why it costs: tokenising, sampling, logging, building metadata or a callback run in the thread that launches. All of
+    Python together may be little, a single block is still time that the GPU waits.
+
+    What to do: look at the functions named here: make them faster, do them in another thread or process, or after the
+    next step has been launched.
+
+    How to verify: record again; the functions named here take less of the GPU's idle time.
+
+    When it must not fire: queued work hides them, none takes 3 % of the wall, or Python as a whole is the matter.
+    """
+    window, trace = view.window, view.trace
+    of_name, starts, first, host = Counter[int](), dict[int, list[int]](), dict[int, int](), 0
+    count = Counter[int]()
+    for part, ns in view.attribution.pieces.clipped(window.start_ns, window.end_ns):
+        host += int(ns[(ns > 0) & (part.side == HOST)].sum())
+        for i in np.flatnonzero((part.cause == CODE["python"]) & (ns > 0) & (part.row != NONE)).tolist():
+            row = int(part.row[i])
+            name = int(trace.name_code[row])
+            of_name[name] += int(ns[i])
+            count[name] += 1
+            first.setdefault(name, row)
+            starts.setdefault(name, []).append(int(part.start[i]))
+    python = view.causes.get("python", 0)
+    if python >= ALL_OF_PYTHON[0] * host and host >= ALL_OF_PYTHON[1] * window.wall_ns:
+        return
+    blocks = [(name, ns) for name, ns in of_name.most_common(FRAMES) if ns >= FROM * window.wall_ns]
+    if not blocks:
+        return
+    lost = sum(ns for _, ns in blocks)
+    evidence = tuple(
+        Evidence(trace.label(first[name]), count[name], ns, at_ms(view, starts[name]), python_line(view, first[name]))
+        for name, ns in blocks
+    )
+    told = "; ".join(f"{one.what} for {duration(one.ns or 0)}, {times(one.count)}" for one in evidence)
+    yield Claim(
+        message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do while Python runs "
+        f"{told}.",
+        named={"python": lost},
+        how=f"Make {evidence[0].what} faster, do it in another thread, or after the next step has been launched.",
+        fix=host_fix(
+            "python-block", "less of single functions of Python between launches", "python", low_share=STAYS,
+            assumes=(f"pessimistic: {percent(STAYS)} of their time stays",),
+        ),
+        evidence=evidence,
+        formula="idle time whose deciding host record is one of these frames: "
+        + " + ".join(f"{ns / 1e6:,.3f}" for _, ns in blocks)
+        + " ms",
+        wait=True,
+        at_most_ns=lost,
+        doubts=("stacks were recorded, which slows Python down",) if trace.has_frames else (),
+    )  # fmt: skip
