@@ -12,7 +12,12 @@ from gpu_trace_advisor.units import duration, percent
 
 FROM = 0.03  # of the wall in such conversions: what is left at the model's borders takes about a percent
 KEPT = 0.5  # pessimistic: the conversions at input, output and around layers without such a kernel stay
-CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor", re.IGNORECASE)
+CONVERTS = re.compile(
+    r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor|^batched_transpose_|SubTensorOp\w*d|jit_uni_reorder|simple_reorder",
+    re.IGNORECASE,
+)
+"""cuDNN's, MIOpen's (`batched_transpose_*`, `SubTensorOpWithCastTensor4d`) and oneDNN's."""
+OF_MIOPEN = re.compile(r"^batched_transpose_|SubTensorOp", re.IGNORECASE)  # only its convolutions launch these
 
 
 @rule(
@@ -26,6 +31,15 @@ CONVERTS = re.compile(r"nchw_?to_?nhwc|nhwc_?to_?nchw|nchwToFold|convertTensor",
         a: void cudnn::ops::nchwToNhwcKernel<float, float>
         b: sm80_xmma_fprop_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc
         c: void cudnn::ops::nhwcToNchwKernel<float, float>
+        repeat: 3
+        """,
+        """
+        step |............
+        host a.b.c.S=====
+        s7   .aabbbbbcc..
+        a: batched_transpose_32x32_half.kd
+        b: igemm_fwd_gtcx35_nhwc_fp16_bx0_ex0_bt256x128x32
+        c: batched_transpose_32x32_half.kd
         repeat: 3
         """,
     ),
@@ -95,7 +109,8 @@ def channels_last(view: DeviceWindow) -> Iterator[Claim]:
     names = trace.name_code[timeline.row[view.operations]]
     there = present(names).tolist()
     converts = [code for code in there if CONVERTS.search(trace.names[code])]
-    if not any(kernel_class(trace.names[code]) == "convolution" for code in there if code not in converts):
+    convolves = any(kernel_class(trace.names[code]) == "convolution" for code in there if code not in converts)
+    if not convolves and not any(OF_MIOPEN.search(trace.names[code]) for code in converts):
         return
     operations = view.operations[np.isin(names, converts)]
     time = int(lengths(view, operations).sum())

@@ -6,6 +6,7 @@ from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
 from gpu_trace_advisor.rulekit.kernel_rows import is_cut_badly, judged_rows, operations
+from gpu_trace_advisor.rulekit.launch_size import nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
 from gpu_trace_advisor.trace.kernel_names import readable
@@ -129,6 +130,7 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     on = view.operations[timeline.does[view.operations] == COMPUTE]
     on = on[lengths(view, on) > LONG_NS]
     filled = 1 - np.nan_to_num(tails.bound)
+    on = on[~nearly_empty(view, on)]
     on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
     on = on[~among(on, operations(view, [one for one in judged_rows(view) if is_cut_badly(view, one)]))]
     modelled = np.where(view.inkernel.modelled[on], view.inkernel.claims[0][on], 0.0)

@@ -132,7 +132,7 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     columns = [*(trace.integers.get(name) for name in LAUNCH[:2]), *(trace.texts.get(name) for name in LAUNCH[2:])]
     distinct, which = distinct_rows(values_of(columns, timeline.row[at]))
     registers, shared, grid, block = np.array(distinct, np.int64).T
-    blocks, threads = (np.array([_size(trace, code) for code in codes.tolist()], np.int64) for codes in (grid, block))
+    blocks, threads = (np.array([size_of(trace, code) for code in codes.tolist()], np.int64) for codes in (grid, block))
     known = np.flatnonzero(
         (blocks > 0) & (threads > 0) & (threads <= THREADS) & (registers > 0) & (registers <= REGISTERS_A_THREAD)
         & (shared >= 0) & (shared <= MOST_SHARED)
@@ -149,7 +149,7 @@ def tails(timeline: Timeline, device: Device, sms: int | None) -> Tails:
     return Tails(narrowed(launch, np.int16), *tables)
 
 
-def _size(trace: Trace, code: int) -> int:
+def size_of(trace: Trace, code: int) -> int:
     """Product of the sizes in a text such as `[64, 1, 1]`; -1 without, and where no device takes such a grid."""
     numbers = [int(number) for number in re.findall(r"-?\d{1,20}", trace.strings[code])] if code != NONE else []
     size = prod(numbers) if 1 <= len(numbers) <= 3 and min(numbers) >= 0 else NONE
