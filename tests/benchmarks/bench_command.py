@@ -1,19 +1,22 @@
 """The whole command against others on the same file: seconds and peak memory, each in a process of its own.
 
-    ADVISE_REAL_TRACES=folder python tests/benchmarks/bench_command.py [--sizes 100 500] [--trace NAME] [--runs 3]
+    ADVISE_REAL_TRACES=folder python tests/benchmarks/bench_command.py [--sizes 100 500] [--trace NAME] [--layout line] [--runs 3]
 
 A real trace is tiled to each size in a temporary folder. Holistic Trace Analysis loads the trace and makes its temporal
-and idle-time breakdowns; `json.load` only parses. The compile cache is warm. Compare the rows of one run with each other.
+and idle-time breakdowns; `json.load` only parses. Compare the rows of one run with each other.
 """
 
 import argparse
 import gzip
+import json
 import os
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench_ingest import tile  # type: ignore[import-not-found]
@@ -26,6 +29,16 @@ JOBS = {
         "a.get_temporal_breakdown(visualize=False); a.get_idle_time_breakdown(visualize=False)"
     ),
 }
+LAYOUTS: dict[str, Callable[[bytes], bytes]] = {
+    "recorded": lambda source: source,
+    "indented": lambda source: json.dumps(json.loads(source, strict=False), indent=2).encode(),
+    "line": lambda source: json.dumps(json.loads(source, strict=False)).encode(),
+    "event a line": lambda source: re.sub(
+        rb'}, (?={"(?:ph|name)")', b"},\n", json.dumps(json.loads(source, strict=False)).encode()
+    ),
+}
+"""How a writer prints it: as the trace is, by json.dumps indented, on one line, and with a line for each event."""
+
 RUN = "import sys, resource; path = sys.argv[1]; {job}; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
 
 
@@ -49,10 +62,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=float, nargs="+", default=[0.1, 100, 500], help="MB of text")
     parser.add_argument("--trace", default="vllm-gptoss-mxfp4-eager-tp8-b200.json.gz")
+    parser.add_argument("--layout", choices=LAYOUTS, default="recorded")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--others-up-to", type=float, default=500, help="MB up to which the others are measured")
     given = parser.parse_args()
     source = gzip.decompress(next(Path(os.environ["ADVISE_REAL_TRACES"]).rglob(given.trace)).read_bytes())
+    source = LAYOUTS[given.layout](source)
     print(f"{'file':>14} {'':<12} {'s':>7} {'advise is':>10} {'peak/size':>9}")
     with tempfile.TemporaryDirectory() as scratch:
         for size in given.sizes:
@@ -65,7 +80,7 @@ def main() -> None:
             length = plain.stat().st_size
             others = [(name, plain) for name in JOBS if name != "advise" and size <= given.others_up_to]
             jobs = [("advise", plain), ("advise", packed), *others]
-            measure("advise", plain)  # fills the compile cache and the page cache
+            measure("advise", plain)  # fills the page cache
             found: dict[tuple[str, Path], list[tuple[float, float]]] = {job: [] for job in jobs}
             for number in range(given.runs):
                 for job in [job for job in jobs if len(found[job]) == number]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from gpu_trace_advisor.errors import UnreadableTrace
-from gpu_trace_advisor.ingest.chrome import text_file as text_module
 from gpu_trace_advisor.ingest.chrome.text_file import TextFile
 
 TEXT = '{"traceEvents": [{"name": "é€😀"}]}' + " " * 100
@@ -103,12 +102,7 @@ LONG = b"".join(b"%d, " % (i * i) for i in range(300_000))  # does not compress 
 @pytest.mark.parametrize(
     "what", ["whole", "members", "cut", "cut in a member", "damaged", "garbage after", "zeros after"]
 )
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_buffer_is_filled_with_what_the_blocks_hold(
-    what: str, direct: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not direct:
-        monkeypatch.setattr(text_module, "_Unpacked", None)
+def test_a_buffer_is_filled_with_what_the_blocks_hold(what: str, tmp_path: Path) -> None:
     packed, members = gzip.compress(LONG, 1), gzip.compress(LONG[:900_000], 1) + gzip.compress(LONG[900_000:], 1)
     damaged = bytearray(packed)
     damaged[len(packed) // 2] ^= 0xFF

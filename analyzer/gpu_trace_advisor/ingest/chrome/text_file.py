@@ -12,8 +12,6 @@ from gpu_trace_advisor.errors import UnreadableTrace
 
 GZIP_MAGIC = b"\x1f\x8b"
 _GzipError: Any = igzip_lib.IsalError
-_Unpacked: Any = getattr(isal_zlib, "_GzipReader", None)
-"""Unpacks into a buffer; where the library has it no more, blocks are copied there."""
 _READ = 1 << 20
 """Bytes read at a time."""
 _PACKED, _UNPACKED = 1 << 16, 1 << 18
@@ -74,7 +72,7 @@ class TextFile:
         encoding, skip = _encoding(first)
         if encoding == "utf-8":
             self._given = len(first)
-            self._direct = not self.damage and (not self.gzipped or _Unpacked is not None)
+            self._direct = not self.damage
             yield first[skip:]
             for block in raw:
                 self._given += len(block)
@@ -136,8 +134,10 @@ class TextFile:
     def _unpack_into(self, view: memoryview) -> int:
         """The data behind what has been given."""
         if self._packed is None:
+            from isal import igzip
+
             self._packed = self.path.open("rb")
-            self._unpacked = _Unpacked(self._packed, _PACKED)
+            self._unpacked = igzip.IGzipFile(fileobj=self._packed)
             left = self._given
             while left and (size := self._unpacked.readinto(view[:left])):
                 left -= size
