@@ -136,8 +136,9 @@ class TextFile:
         if self._packed is None:
             from isal import igzip
 
+            unpack: Any = igzip.IGzipFile  # which has no types
             self._packed = self.path.open("rb")
-            self._unpacked = igzip.IGzipFile(fileobj=self._packed)
+            self._unpacked = unpack(fileobj=self._packed)
             left = self._given
             while left and (size := self._unpacked.readinto(view[:left])):
                 left -= size
