@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from gpu_trace_advisor.errors import UnreadableTrace
+from gpu_trace_advisor.ingest import chrome
 from gpu_trace_advisor.ingest.chrome.json_values import Number, canonical, integer, nanoseconds
 from gpu_trace_advisor.ingest.chrome.reader import parse, read_events
 from gpu_trace_advisor.ingest.chrome.repair import repair
@@ -437,3 +438,20 @@ def test_a_bare_word_costs_no_other_event() -> None:
 def test_a_text_keeps_its_backslashes_where_something_else_is_damaged() -> None:
     raw = parse(rb'{"traceEvents":[{"ph":"X","name":"a \\ b","ts":1,"dur":inf}]}', "t")
     assert raw.strings[raw.name[0]] == "a \\ b"
+
+
+def test_a_large_file_says_what_would_make_it_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, and a small one says nothing, where the package was built without a C compiler."""
+    monkeypatch.setitem(sys.modules, "gpu_trace_advisor.ingest.chrome.parallel_reader", None)
+    monkeypatch.delattr(chrome, "parallel_reader", raising=False)
+    path = tmp_path / "t.json"
+    path.write_text(document(*GOOD))
+    assert names(read_events(path)) == NAMES
+    assert not caplog.messages
+    monkeypatch.setattr("gpu_trace_advisor.ingest.chrome.reader.LARGE", 100)
+    assert names(read_events(path)) == NAMES
+    (line,) = caplog.messages
+    assert "C compiler" in line
+    assert "\n" not in line
