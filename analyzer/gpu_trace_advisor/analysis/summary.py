@@ -23,6 +23,7 @@ from gpu_trace_advisor.trace.model import NONE, Index, Int32, Int64, Kind, Memor
 FRAMEWORK_PATH = re.compile(
     r"^<built-in|^nn\.Module: |site-packages|dist-packages|^torch/|^triton/|/lib/python|importlib|^threading\.py|^contextlib\.py"
 )
+PREPARING = ("framework", "python")  # causes whose records are many and small: what is around them says more
 MIGRATIONS = "page migration"
 PYTHON_LINE = re.compile(r"^(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)$")
 
@@ -257,14 +258,23 @@ def largest_gaps(attribution: Attribution, start: int, end: int, count: int = 10
     found = []
     for gap, mine, low_ns, high_ns in zip(longest.tolist(), parts_of, low.tolist(), high.tolist(), strict=True):
         mine = take(mine, np.flatnonzero((mine.end > low_ns) & (mine.start < high_ns)))
-        parts = _gap_parts(timeline.trace, mine, low_ns, high_ns)
         closing = int(gaps.closing[gap])
+        around = around_gap(timeline, closing, low_ns, high_ns)
+        parts = _gap_parts(timeline.trace, mine, low_ns, high_ns, around)
         closed = readable(timeline.label(closing)) if closing != NONE and gaps.end[gap] <= end else ""
         found.append(Gap(low_ns, high_ns, closed, parts, _python_line(timeline, mine, closing)))
     return found
 
 
-def _gap_parts(trace: Trace, pieces: Pieces, low: int, high: int) -> tuple[GapPart, ...]:
+def around_gap(timeline: Timeline, closing: int, low: int, high: int) -> int:
+    """The deepest operator or frame that covers at least half of a gap, of the thread that ended it; -1 for none."""
+    if closing == NONE or not timeline.linked[closing]:
+        return NONE
+    return timeline.host.covering(int(timeline.trace.thread[timeline.launch[closing]]), low, high)
+
+
+def _gap_parts(trace: Trace, pieces: Pieces, low: int, high: int, around: int) -> tuple[GapPart, ...]:
+    """By cause and side. What prepares launches is named by what covers half of the gap, where there is such a record."""
     sums: Counter[tuple[int, int]] = Counter()
     longest: dict[tuple[int, int], tuple[int, int]] = {}
     for piece in range(len(pieces)):
@@ -272,13 +282,17 @@ def _gap_parts(trace: Trace, pieces: Pieces, low: int, high: int) -> tuple[GapPa
         ns = min(int(pieces.end[piece]), high) - max(int(pieces.start[piece]), low)
         sums[key] += ns
         longest[key] = max(longest.get(key, (0, NONE)), (ns, int(pieces.row[piece])))
+    named = {key: row for key, (_, row) in longest.items()}
+    prepares = [key for key, _ in sums.most_common() if IDLE[key[0]] in PREPARING and key[1] == HOST][:1]
+    for key in prepares if around != NONE else ():
+        if 2 * longest[key][0] < high - low:  # no single record is half of the gap
+            named[key] = around
     return tuple(
         GapPart(
-            IDLE[cause], SIDES[side], ns,
-            readable_host(trace, longest[cause, side][1]) if longest[cause, side][1] != NONE else "",
+            IDLE[cause], SIDES[side], ns, readable_host(trace, named[cause, side]) if named[cause, side] != NONE else ""
         )
         for (cause, side), ns in sums.most_common()
-    )  # fmt: skip
+    )
 
 
 def readable_host(trace: Trace, row: int) -> str:

@@ -38,6 +38,7 @@ class HostActivity(IntEnum):
     NOTHING = 14
 
 
+NAMES_A_GAP = (Kind.OPERATOR, Kind.PYTHON)
 ENCLOSING = HostActivity.COMPILE  # this one and those before it win over what is inside them
 
 
@@ -185,6 +186,24 @@ class Host:
         """Thread -> its segments, of each launching thread."""
         rows = _rows_by_thread(self.trace, _host_rows(self.trace, self.process), self.launching)
         return {thread: _flatten(self.trace, self.doing, mine) for thread, mine in rows.items()}
+
+    def covering(self, thread: int, start: int, end: int) -> int:
+        """The deepest operator or frame of a thread that covers at least half of [start, end), -1 for none.
+
+        What covers half of it covers its middle, so it is among those around the record there.
+        """
+        segments, middle = self.segments.get(thread), (start + end) // 2
+        if segments is None or not len(segments.start):
+            return NONE
+        at = int(np.searchsorted(segments.start, middle, side="right")) - 1
+        # Between two records of one block there may be a hole: the block is around either of them.
+        row = int(segments.row[max(at, 0)])
+        while row != NONE:
+            first, last = int(self.trace.start_ns[row]), int(self.trace.end_ns[row])
+            if 2 * (min(last, end) - max(first, start)) >= end - start and self.trace.kind[row] in NAMES_A_GAP:
+                return row
+            row = int(self.parent[row])
+        return NONE
 
     def forget(self) -> None:
         """Give up the segments of a large trace, which few look at after its graph is built."""
