@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.health import COLD_SHARE
+from gpu_trace_advisor.analysis.health import cold as cold_start
 from gpu_trace_advisor.attribution import START_UP
 from gpu_trace_advisor.replay.changes import without_host
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
@@ -86,7 +86,7 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
     wall = view.window.wall_ns
     start_up = sum(view.causes.get(cause, 0) for cause in START_UP)
     loads = sum(view.causes.get(cause, 0) for cause in ("module-load", "compile"))
-    cold = start_up >= COLD_SHARE * wall and loads > 0
+    cold = cold_start(view.attribution, view.window, view.steps) is not None and loads > 0
     lost = start_up if cold else loads
     if lost < FROM * wall:
         return

@@ -10,7 +10,7 @@ from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 
 from tests import nsight_export as nsys
-from tests.build import advice, call, causes, copy, device, event, frame, idle, kernel, op
+from tests.build import advice, call, causes, copy, device, event, frame, idle, kernel, op, step
 from tests.nsight_export import CUPTI
 
 FIRST = (call(0, 4, 1), kernel(5, 10, 1))  # an idle device: launch latency 5 µs
@@ -225,3 +225,62 @@ def test_a_copy_that_takes_longer_than_it_waited_is_a_copy() -> None:
     ]  # fmt: skip
     details = {item.detail for item in device(*FIRST, *events).attribution if item.cause == "host-sync"}
     assert details == {"blocking copy"}
+
+
+# Start-up by size
+
+
+@pytest.mark.parametrize(("end", "cause"), [(15, "launch-call"), (40, "module-load")])
+def test_an_event_that_is_created_at_once_loads_nothing(end: float, cause: str) -> None:
+    events = [call(12, end, 0, "cudaEventCreateWithFlags"), call(50, 54, 2), kernel(55, 60, 2)]
+    assert idle(*FIRST, *events)[f"host {cause}"] == end - 12
+
+
+@pytest.mark.parametrize(("ms", "cause"), [(300, "module-load"), (50, "allocator")])
+def test_a_first_free_of_seconds_creates_the_context(ms: int, cause: str) -> None:
+    end = 12 + 1_000 * ms
+    events = [op("aten::cudnn_convolution", 11, end + 1), call(12, end, 0, "cudaFree"), call(end + 10, end + 14, 2)]
+    assert idle(*FIRST, *events, kernel(end + 15, end + 20, 2))[f"host {cause}"] == 1_000 * ms
+
+
+def test_the_usual_latency_is_not_that_of_cold_launches() -> None:
+    """Two first launches load code for 5 ms each; a third one, of a kernel seen before, takes 5 µs."""
+    events = [
+        call(0, 4, 1), kernel(5, 10, 1, "a"), call(20, 5_020, 2), kernel(5_030, 5_040, 2, "b"),
+        call(5_050, 10_050, 3), kernel(10_060, 10_070, 3, "c"), call(10_080, 10_084, 4), kernel(10_085, 10_090, 4, "a"),
+        call(10_100, 10_104, 5), kernel(10_105, 10_110, 5, "a"),
+    ]  # fmt: skip
+    found = device(*events, window="gpu")
+    assert found.launch_latency_ns == 5_000
+    assert causes(found)["module-load"] == 2 * (5_000 - 5) * 1_000
+
+
+# Cold starts
+
+
+def stepped(*loads: float) -> list[dict[str, object]]:
+    """Steps of 1,000 µs plus what each of them loads."""
+    events, at = [], 0.0
+    for i, load in enumerate(loads):
+        events += [
+            step(i, at, at + 1_000 + load), call(at + 1, at + 1 + load, 0, "cudaLibraryLoadData") if load else None,
+            call(at + load + 5, at + load + 9, 10 + i), kernel(at + load + 10, at + load + 900, 10 + i),
+        ]  # fmt: skip
+        at += 1_000 + load
+    return [one for one in events if one]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("loads", "left_out", "cold"),
+    [
+        ((30_000, 0, 0, 0, 0), 1, False),  # the first step alone: left out, the others analysed
+        ((30_000, 9_000, 0, 0, 0), 2, False),
+        ((3_000, 3_000, 3_000, 3_000, 3_000), 0, False),  # each of them: that is no start
+        ((0, 0, 30_000, 0), 0, False),  # a late one among warm steps
+        ((30_000,), 0, True),
+    ],
+)
+def test_cold_is_judged_step_by_step(loads: tuple[float, ...], left_out: int, cold: bool) -> None:
+    found = device(*stepped(*loads))
+    assert sum(one.left_out is not None for one in found.steps) == left_out
+    assert any(note.code == "cold" for note in found.health) is cold

@@ -138,7 +138,7 @@ def unfit(rule: Rule, view: DeviceWindow) -> tuple[str, str] | None:
 
 def withheld(view: DeviceWindow) -> str | None:
     """Why nothing is advised on a cold start."""
-    note = cold(view.causes, view.window)
+    note = cold(view.attribution, view.window, view.steps)
     return f"withheld: {note.message}" if note else None
 
 

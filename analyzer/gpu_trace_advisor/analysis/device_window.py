@@ -372,13 +372,16 @@ def _study(program: Program, index: int, request: Request) -> DeviceWindow:
 
 
 def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
-    """Mark a first step that is warm-up, and one whose front was cut away; a last step is kept whatever its length."""
+    """Mark first steps that are warm-up, and one whose front was cut away; a last step is kept whatever its length."""
     if not steps:
         return steps
-    first = steps[0]
-    if reason := _cut_front(attribution, first) or _warm_up(attribution, steps):
-        return [replace(first, left_out=reason), *steps[1:]]
-    return steps
+    found, at = list(steps), 0
+    if reason := _cut_front(attribution, steps[0]):
+        found[0], at = replace(steps[0], left_out=reason), 1
+    # Warm-up may take several steps; of those behind it two at least are left.
+    while at < max(len(steps) - 2, 1) and (reason := _warm_up(attribution, steps[at:])):
+        found[at], at = replace(steps[at], left_out=reason), at + 1
+    return found
 
 
 def _cut_front(attribution: Attribution, step: Step) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpu_trace_advisor.trace.model import NONE, Bool, Int8, Int64, Kind, Note, T
 from gpu_trace_advisor.units import duration, share
 
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
+WARM_STEPS = 2  # so many warm steps are enough to speak of
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
 CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
 FAILED = "failed-calls"
@@ -101,7 +102,7 @@ def check_device(attribution: Attribution, window: Window, steps: Sequence[Step]
         for note in (
             _unrecorded_graph_nodes(attribution, window),
             _cut(attribution, window),
-            cold(attribution.by_cause(window.start_ns, window.end_ns), window),
+            cold(attribution, window, steps),
             _lost_kernels(timeline),
             _orphans(timeline, operations),
             _clock_skew(timeline, operations),
@@ -184,10 +185,17 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
     )
 
 
-def cold(causes: Mapping[str, int], window: Window) -> Note | None:
-    """A cold start, by the window's ns of each cause."""
-    start_up = sum(causes.get(cause, 0) for cause in START_UP)
+def cold(attribution: Attribution, window: Window, steps: Sequence[Step]) -> Note | None:
+    """A cold start: start-up causes take much of the window, and no two of its steps are warm. Where each of several steps
+    has them, that is no start but what is wrong with the program."""
+    start_up = _start_up(attribution, window.start_ns, window.end_ns)
     if not start_up or start_up < COLD_SHARE * window.wall_ns:
+        return None
+    kept = [step for step in steps if step.left_out is None] if window.kind == "steps" else []
+    warm = [
+        _start_up(attribution, step.start_ns, step.end_ns) < COLD_SHARE * (step.end_ns - step.start_ns) for step in kept
+    ]
+    if sum(warm) >= WARM_STEPS or (len(kept) > WARM_STEPS and not any(warm)):
         return None
     return Note(
         "cold",
@@ -195,6 +203,11 @@ def cold(causes: Mapping[str, int], window: Window) -> Note | None:
         "a cold start, not the steady state; record after a few warm-up steps",
         1,
     )
+
+
+def _start_up(attribution: Attribution, start: int, end: int) -> int:
+    causes = attribution.by_cause(start, end)
+    return sum(causes.get(cause, 0) for cause in START_UP)
 
 
 def _lost_kernels(timeline: Timeline) -> Note | None:

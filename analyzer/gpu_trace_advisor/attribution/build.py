@@ -38,11 +38,11 @@ def attribute(timeline: Timeline) -> Attribution:
     """The cause of every idle nanosecond of the device."""
     gaps = timeline.gaps
     blocking = blocking_calls(timeline)
-    latency = _launch_latency(timeline, gaps)
+    calls = Calls(timeline)
+    latency = _launch_latency(timeline, gaps, calls)
     queued = _queued_gap(gaps)
     low, high = UNEXPLAINED_NS
     explained = int(min(max(low, UNEXPLAINED_GAPS * (queued or 0)), high))
-    calls = Calls(timeline)
     found = chain(
         host_side(timeline, gaps, blocking, calls),
         _submitted_side(timeline, gaps, calls, latency, explained),
@@ -54,11 +54,13 @@ def attribute(timeline: Timeline) -> Attribution:
     return Attribution(timeline, idle, blocking, latency, queued, explained, calls)
 
 
-def _launch_latency(timeline: Timeline, gaps: Gaps) -> int:
+def _launch_latency(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
     """Median call start to operation start of launches into an idle device; else the shortest of any launch, unless
     even that one waited in a queue."""
     at = where(gaps.interior & ~gaps.unlinked & (gaps.submitted < gaps.end))
     at = at[timeline.trace.start_ns[gaps.launch[at]] >= gaps.start[at]]
+    if calls.slow_first:  # cold launches are not the usual ones
+        at = at[~among(gaps.launch[at], np.fromiter(calls.slow_first, np.int64))]
     if len(at):
         return int(np.median(gaps.end[at] - gaps.submitted[at]))
     linked = where(timeline.linked)

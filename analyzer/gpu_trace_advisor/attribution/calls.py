@@ -97,6 +97,11 @@ class Calls:
         return np.array([POLL.search(name) is not None for name in self.timeline.trace.names], np.bool_)
 
     @cached_property
+    def creates_events(self) -> Bool:
+        """[names] calls that create an event."""
+        return np.array(["EventCreate" in name for name in self.timeline.trace.names], np.bool_)
+
+    @cached_property
     def instantiates(self) -> Bool:
         """[names] calls that make a captured graph ready to run."""
         return np.array([INSTANTIATE.search(name) is not None for name in self.timeline.trace.names], np.bool_)

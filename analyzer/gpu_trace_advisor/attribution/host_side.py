@@ -17,6 +17,7 @@ from gpu_trace_advisor.timelines.device import Blocking, Gaps, Timeline
 from gpu_trace_advisor.timelines.host import Host, HostActivity, Segments
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Kind
 
+CREATED_NS = 10_000  # an event created faster than this loads nothing
 GAPS_AT_ONCE = 4_096
 HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for Python
 
@@ -192,6 +193,7 @@ def _record_causes(
     operators = np.flatnonzero(doing == HostActivity.OPERATOR)
     cause[operators[calls.on_cpu[row[operators]]]] = CODE["cpu-compute"]
     names = timeline.trace.name_code[row]
+    cause[calls.creates_events[names] & (ns < CREATED_NS)] = CODE["launch-call"]
     cause[(doing == HostActivity.CALL) & calls.polls[names]] = CODE["host-poll"]
     cause[calls.instantiates[names]] = CODE["graph-capture"]
     if len(calls.failed):

@@ -278,6 +278,7 @@ def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
 
 MOST_THREADS = 256  # of the threads that launch: what each one did is asked for each gap; no program known has as many
 FEW_THREADS = 8  # a look at all rows for each of so few takes less than sorting them
+CONTEXT_NS = 100_000_000
 FIRST_USE_NS = 200_000  # a call this much longer at its first use loads something
 
 
@@ -289,6 +290,9 @@ def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
     first = calls[first_places(trace.name_code[calls])[1]]
     slow = first[(trace.end_ns[first] - trace.start_ns[first] > FIRST_USE_NS)]
     slow = np.array([row for row in slow.tolist() if not LAUNCH.search(trace.label(row))], np.int64)
+    # A first cudaFree or cudaMalloc of so long creates the context; it allocates or frees nothing worth the time.
+    memory = np.flatnonzero((doing == HostActivity.ALLOCATOR) & (trace.process == process))[:1]
+    slow = np.concatenate([slow, memory[trace.end_ns[memory] - trace.start_ns[memory] > CONTEXT_NS]])
     if len(slow):
         doing = doing.copy()
         doing[slow] = HostActivity.MODULE
