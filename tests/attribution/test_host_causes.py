@@ -267,7 +267,7 @@ def stepped(*loads: float) -> list[dict[str, object]]:
             call(at + load + 5, at + load + 9, 10 + i), kernel(at + load + 10, at + load + 900, 10 + i),
         ]  # fmt: skip
         at += 1_000 + load
-    return [one for one in events if one]  # type: ignore[misc]
+    return [one for one in events if one]
 
 
 @pytest.mark.parametrize(
