@@ -191,6 +191,15 @@ def test_a_recording_without_gpu_work_has_steps_threads_and_how_to_record(page: 
     assert "thread" in facts(opened)["where"]
 
 
+def test_a_comparison_gives_a_step_one_length(page: Open) -> None:
+    """The headline, the table and the answer speak of the same step."""
+    opened = page("comparison")
+    head = opened.inner_text("h1")
+    assert opened.locator(".times").bounding_box()["width"] <= 1180
+    after = opened.locator(".times tbody tr").first.locator("td").nth(1).inner_text() if "step takes" in head else ""
+    assert after in head
+
+
 def test_print_keeps_the_shape_of_the_timeline(page: Open) -> None:
     opened = page("training-dataloader")
     view(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, place_of
 from gpu_trace_advisor.drawing.model import Drawing
@@ -83,13 +84,17 @@ def _shown(finding: Finding, number: int, device: DeviceAdvice | None, view: int
     )
 
 
-def answer(findings: Sequence[Shown], device: DeviceAdvice | None) -> Answer | None:
-    """What to do first on this device; None where there is nothing to do."""
+def answer(findings: Sequence[Shown], device: DeviceAdvice | None, step_ns: float | None = None) -> Answer | None:
+    """What to do first on this device; None where there is nothing to do. `step_ns` is what a comparison says a step takes."""
     mine = [one for one in findings if device and place_of(one.finding) == place_of(device)]
     best = next((one for one in mine if one.after_ns), mine[0] if mine else None)
     if best is None or device is None:
         return None
-    return Answer(best, "a step" if device.step_ns else "the window", device.step_ns or device.wall_ns)
+    now = device.step_ns or device.wall_ns
+    if step_ns and device.step_ns and best.after_ns:
+        fast, slow = (round(ns * step_ns / now) for ns in best.after_ns)
+        best, now = replace(best, after_ns=(fast, slow)), round(step_ns)
+    return Answer(best, "a step" if device.step_ns else "the window", now)
 
 
 def findings_of_details(drawing: Drawing, findings: Sequence[Shown], view: int) -> dict[int, int]:

@@ -43,6 +43,7 @@ def render(
     host = next((one for one in drawings if one.place is None), None)
     first = drawn[0][1] if drawn and drawn[0][0] is device else None
     timeline = first or host
+    lane = most_changed(comparison) if comparison else None
     findings = shown_findings(advice, drawn, device)
     skipped = skipped_rules(advice)
     data = _data(drawn, host, findings)
@@ -55,7 +56,7 @@ def render(
         first=first,
         timeline=timeline,
         findings=findings,
-        answer=answer(findings, device),
+        answer=answer(findings, device, lane.step.after_ns if lane and lane.step else None),
         joints=_of(device, advice.joint),
         ladders=_of(device, advice.ladders),
         serving=_of(device, advice.serving),
@@ -72,7 +73,7 @@ def render(
         skipped=skipped,
         unasked=[one for one in skipped if "nothing of the kind" not in one[1]],
         comparison=comparison,
-        lane=most_changed(comparison) if comparison else None,
+        lane=lane,
         checks=checks,
         data=escaped_json(data) if data["devices"] else None,
         style=style(),

@@ -15,8 +15,8 @@ KERNELS = {
 }  # fmt: skip
 """Colours of GPU work, with what they are called."""
 HOST = {
-    "host-range": "host: ranges", "host-module": "host: modules", "host-python": "host: Python",
-    "host-operator": "host: operators", "host-call": "host: runtime calls", "host-waiting": "host: waiting",
+    "host-range": "threads: ranges", "host-module": "threads: modules", "host-python": "threads: Python",
+    "host-operator": "threads: operators", "host-call": "threads: runtime calls", "host-waiting": "threads: waiting",
 }  # fmt: skip
 ALIKE = {
     "softmax": "normalization", "triton": "elementwise", "quantization": "elementwise", "random": "elementwise",
