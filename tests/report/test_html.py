@@ -349,5 +349,5 @@ def test_many_long_names_do_not_make_a_page_large() -> None:
 )  # fmt: skip
 def test_real_pages_are_small_and_keep_to_themselves(real_traces: Path, name: str) -> None:
     text = html.render(*drawn(read(real_traces / "traces" / name)))
-    assert len(text.encode()) < 3_000_000
+    assert len(text.encode()) < 2_500_000
     assert not re.search(r"/(?:home|root|Users|opt|mnt|data)/\w+/", text)

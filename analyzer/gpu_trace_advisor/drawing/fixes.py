@@ -19,7 +19,7 @@ from gpu_trace_advisor.rulekit.rule import Finding, Rule
 from gpu_trace_advisor.timelines.steps import Step
 
 MOST = 4  # fixes whose subsets are replayed: fifteen of them
-LARGE, MOST_OF_LARGE = 300_000, 3  # operations from which each replay takes long
+REPLAYED = 1_000_000  # operations of all subsets together, so that a large recording is drawn in seconds
 
 
 def subsets(view: DeviceWindow, findings: Sequence[Finding], rules: Sequence[Rule]) -> Fixes | None:
@@ -33,7 +33,8 @@ def subsets(view: DeviceWindow, findings: Sequence[Finding], rules: Sequence[Rul
         refused = why or not fixes or any(fix.refuses(view.graph) for fix in fixes)
         if not refused and all(finding.rule != other.rule for other, _ in chosen):
             chosen.append((finding, fixes))
-    chosen = chosen[: MOST if len(view.graph.row) < LARGE else MOST_OF_LARGE]
+    while (2 ** len(chosen) - 1) * len(view.graph.row) > REPLAYED or len(chosen) > MOST:
+        chosen.pop()
     if not chosen:
         return None
     step = usual_step(view)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.columns.intervals import Intervals, clip, grouped, total
+from gpu_trace_advisor.columns.intervals import Intervals, grouped
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.timelines.device import covered
 from gpu_trace_advisor.trace.model import Int64
 
 
@@ -36,12 +37,8 @@ def repeats(view: DeviceWindow) -> Repeats:
     starts = [int(timeline.start[part].min()) for part in parts]
     ends = np.maximum.accumulate([int(timeline.end[part].max()) for part in parts])
     spans = Intervals(np.minimum(np.concatenate([starts[:1], ends[:-1]]), ends), ends)
-    busy = timeline.busy
-    idle = [
-        int(end - start) - total(clip(busy, int(start), int(end)))
-        for start, end in zip(spans.start[1:], spans.end[1:], strict=True)
-    ]
-    return Repeats(spans, int(np.median(idle)))
+    start, end = spans.start[1:], spans.end[1:]
+    return Repeats(spans, int(np.median(end - start - covered(Intervals(start, end), timeline.busy))))
 
 
 def _steps(view: DeviceWindow) -> list[Int64]:

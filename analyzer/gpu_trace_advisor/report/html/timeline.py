@@ -19,7 +19,7 @@ from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
-BOXES = 80_000  # of a page: about 1.5 MB, and drawn in a few milliseconds
+BOXES = 60_000  # of a page: about 2 MB, and drawn in a few milliseconds
 MARGIN = 0.02  # of the window, shown before and after it
 PATH_SHARE = 10  # stretches of the critical path: one for so many boxes
 GRID_SHARE = 4  # one box of so many is kept for what is summed up
