@@ -19,12 +19,14 @@ function unpack(lane) {
   let at = 0;
   const count = lane.t.length;
   lane.start = Float64Array.from(lane.t, (step) => (at += step));
-  lane.end = Float64Array.from(lane.d, (length, i) => lane.start[i] + length);
+  lane.end = Float64Array.from(lane.d, (length, box) => lane.start[box] + length);
   lane.longest = lane.d.reduce((a, b) => Math.max(a, b), 0);
   lane.density = new Float32Array(count).fill(1);
   lane.count = new Uint32Array(count).fill(1);
   lane.busy = Float64Array.from(lane.d);
-  for (const [i, boxes, busy] of lane.sum || []) {
+  let i = 0;
+  for (const [ahead, boxes, busy] of lane.sum || []) {
+    i += ahead;
     lane.count[i] = boxes;
     lane.busy[i] = busy;
     lane.density[i] = lane.d[i] ? Math.min(busy / lane.d[i], 1) : 1;

@@ -246,7 +246,8 @@ def test_a_large_trace_is_summed_up_and_keeps_its_time(loader: tuple[Advice, lis
 
 def time_by_colour(data: dict[str, Any], lane: dict[str, Any]) -> dict[int, tuple[int, int]]:
     """Boxes and ns of a lane by colour."""
-    sums = {i: (count, busy) for i, count, busy in lane.get("sum", [])}
+    places = np.cumsum([ahead for ahead, _, _ in lane.get("sum", [])])
+    sums = {int(i): (count, busy) for i, (_, count, busy) in zip(places, lane.get("sum", []), strict=True)}
     found: dict[int, tuple[int, int]] = {}
     for i, (ns, code) in enumerate(zip(lane["d"], lane["n"], strict=True)):
         count, busy = sums.get(i, (1, ns))

@@ -19,7 +19,7 @@ from gpu_trace_advisor.rulekit.rule import Finding, Rule
 from gpu_trace_advisor.timelines.steps import Step
 
 MOST = 4  # fixes whose subsets are replayed: fifteen of them
-REPLAYED = 1_000_000  # operations of all subsets together, so that a large recording is drawn in seconds
+REPLAYED = 600_000  # operations of all subsets together, so that a large recording is drawn in seconds
 
 
 def subsets(view: DeviceWindow, findings: Sequence[Finding], rules: Sequence[Rule]) -> Fixes | None:

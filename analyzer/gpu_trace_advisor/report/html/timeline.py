@@ -19,11 +19,11 @@ from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
-BOXES = 60_000  # of a page: about 2 MB, and drawn in a few milliseconds
+BOXES = 56_000  # of a page: about 2 MB, and drawn in a few milliseconds
 MARGIN = 0.02  # of the window, shown before and after it
-PATH_SHARE = 10  # stretches of the critical path: one for so many boxes
+PATH_SHARE = 12  # stretches of the critical path: one for so many boxes
 GRID_SHARE = 4  # one box of so many is kept for what is summed up
-STEPS = 5_000  # marked one by one
+STEPS = 2_000  # marked one by one
 TEXTS = 250_000  # characters of all texts; where there are more, each is cut shorter
 LONGEST = (300, 120, 60, 30)  # characters of a text, as far as they fit
 
@@ -223,7 +223,8 @@ def _columns(lane: Lane, packed: Packed, number: Int64) -> dict[str, Any]:
     }
     several = np.flatnonzero(packed.count > 1)
     if len(several):
-        columns["sum"] = np.stack([several, packed.count[several], packed.busy[several]], axis=1).tolist()
+        ahead = np.diff(several, prepend=0)  # short numbers
+        columns["sum"] = np.stack([ahead, packed.count[several], packed.busy[several]], axis=1).tolist()
     if packed.delay is not None and packed.thread is not None:
         columns["l"] = packed.delay.tolist()
         threads = np.unique(packed.thread[packed.delay != NONE]).tolist()
