@@ -80,7 +80,7 @@ def _result(finding: Finding, rule: int, wall: int, device: str, folder: Path) -
     lines = list(dict.fromkeys(item.python or item.what for item in finding.evidence))
     found = [location for line in lines if (location := python_location(line, folder))]
     about = {"logicalLocations": [{"name": device, "kind": "resource"}]} if device else {}
-    trace = {"physicalLocation": {"artifactLocation": {"uri": uri(finding.file)}}, **about}
+    trace = {"physicalLocation": {"artifactLocation": {"uri": uri(shareable(finding.file))}}, **about}
     key = hashlib.sha256(f"{finding.rule}\0{device}\0{lines[:1]}".encode()).hexdigest()[:32]
     return {
         "ruleId": finding.rule,
