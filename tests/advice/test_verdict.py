@@ -176,7 +176,7 @@ def test_the_rank_that_the_others_wait_for_comes_first() -> None:
         )
         for rank, d in enumerate((late, other))
     ]
-    straggler = Straggler((0,), 10, 10, 1, 1, 0, 0, "", 0, "", None, "arrivals")
+    straggler = Straggler((0,), 10, 10, 1, 1, 0, 0, "", 0, "", None, "arrivals", 0.001, "steps")
     run = Run(None, tuple(rows), (), 0, 0, "clock", 0, 1, 0, 1, (), (), (straggler,), 0, 0, 0, None, None, None)
     assert focus([late, other], run) is late
     assert verdict([late, other], None, run).startswith("rank 0 device 0, which the other ranks wait for: GPU busy")

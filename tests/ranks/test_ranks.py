@@ -26,7 +26,7 @@ from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.ranks.clocks import align
 from gpu_trace_advisor.ranks.collective_kinds import bus_factor, dtype_bytes, kind_of
 from gpu_trace_advisor.ranks.model import PHASES, Run
-from gpu_trace_advisor.ranks.stragglers import Arrivals, late_ones, stragglers
+from gpu_trace_advisor.ranks.stragglers import Arrivals, late_ones, late_ranks
 from gpu_trace_advisor.report.text.ranks import lines
 
 from tests import build
@@ -125,14 +125,12 @@ def test_a_straggler_is_found_with_its_cause_and_what_it_costs(phase: str, found
     (straggler,) = run.stragglers
     assert (straggler.ranks, straggler.phase) == ((2,), found)
     assert run.slowest == 2
-    # In the first of six steps the first collective hides it: five are charged.
     gain = wall(slow) - wall(training())
-    assert straggler.cost_ns == pytest.approx(gain * 5 / 6, rel=0.03)
-    assert straggler.waited_ns == pytest.approx(3 * gain * 5 / 6, rel=0.03)
-    assert (straggler.steps, straggler.of_steps) == (5, 6)
-    assert straggler.how == "replay" and straggler.saving_ns is not None
-    low, high = straggler.saving_ns
-    assert 0.7 * gain <= low <= high <= 1.03 * gain
+    assert 0.88 * gain <= straggler.cost_ns <= 1.03 * gain
+    assert straggler.waited_ns == pytest.approx(3 * gain, rel=0.03)
+    assert (straggler.steps, straggler.of_steps) == (6, 6)
+    assert straggler.how == "replay" and straggler.saving_ns == (straggler.cost_ns, straggler.cost_ns)
+    assert straggler.p <= 0.01 and straggler.test == "steps"
 
 
 def test_who_is_no_slower_than_the_others_is_no_straggler(tmp_path: Path) -> None:
@@ -147,16 +145,16 @@ def arrivals(start: np.ndarray[Any, np.dtype[np.int64]]) -> Arrivals:
     end = np.repeat(start.max(axis=1) + 100, ranks)
     rank, instance = np.tile(np.arange(ranks), count), np.repeat(np.arange(count), ranks)
     return Arrivals(
-        rank, instance, start.ravel() * 1000, end * 1000, np.zeros((count * ranks, len(PHASES)), np.int64),
-        instance, np.ones(count, np.bool_), np.arange(count) * ranks, np.ones(count, np.bool_),
+        rank, instance, start.ravel() * 1000, end * 1000, start.ravel() * 1000, instance,
+        np.ones(count, np.bool_), np.arange(count) * ranks, np.ones(count, np.bool_),
     )  # fmt: skip
 
 
 def late_in(start: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[int, ...], int]]:
-    """Stragglers and their cost in µs where the wall is 1 ms a collective."""
+    """Stragglers and their cost in µs where the wall is 1 ms a collective, each in a step of its own."""
     a = arrivals(start + 1000 * np.arange(len(start))[:, None])
-    found = stragglers(a, late_ones(a), range(start.shape[1]), 1_000_000 * len(start), 0)
-    return [(straggler.ranks, straggler.cost_ns // 1000) for straggler in found]
+    found = late_ranks(a, late_ones(a), start.shape[1], 1_000_000 * len(start))
+    return [(late.ranks, late.cost_ns // 1000) for late in found]
 
 
 def test_ranks_that_take_turns_are_no_stragglers() -> None:
@@ -165,15 +163,15 @@ def test_ranks_that_take_turns_are_no_stragglers() -> None:
     assert late_in(turns) == []
     always = turns + np.array([0, 110])  # rank 1: 10 µs later ten times, 210 µs nine times
     assert late_in(always) == [((1,), 10 * 10 + 9 * 210)]
-    seldom = np.where(np.arange(19)[:, None] == 7, [[0, 900]], turns // 5)  # once 900 µs, beside turns of 20 µs
-    assert late_in(seldom) == [((1,), 900 + 8 * 20)]
+    once = np.where(np.arange(19)[:, None] == 7, [[0, 900]], turns // 5)  # 900 µs, beside turns of 20 µs
+    assert late_in(once) == []
 
 
 def test_nobody_waits_for_who_comes_to_a_broadcast_after_the_others_left() -> None:
     """Rank 0 sends: 1 waits for it from 0 to 300 µs, and both have left before 2 comes at 900 µs."""
     start, end = np.array([300, 0, 900]), np.array([400, 400, 1000])
     a = Arrivals(
-        np.arange(3), np.zeros(3, np.int64), start, end, np.zeros((3, len(PHASES)), np.int64), np.zeros(3, np.int64),
+        np.arange(3), np.zeros(3, np.int64), start, end, start, np.zeros(3, np.int64),
         np.array([True]), np.array([0]), np.array([False]),
     )  # fmt: skip
     assert a.wait_ns.tolist() == [0, 300, 0]
@@ -185,12 +183,13 @@ def test_nobody_waits_for_who_comes_to_a_broadcast_after_the_others_left() -> No
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_equal_ranks_whose_work_varies_are_not_accused(ranks: int) -> None:
-    """Arrivals that vary by 10 % of the wall: few in a hundred are called; 15 % later on the average stands out."""
+    """Arrivals that vary by 10 % of the wall: hardly one in a hundred is called; 15 % later on the average
+    stands out."""
     rng = np.random.default_rng(7)
     draws = [rng.normal(500, 100, (20, ranks)).astype(np.int64) for _ in range(100)]
-    assert sum(bool(late_in(start)) for start in draws) <= 5
+    assert sum(bool(late_in(start)) for start in draws) <= 2
     late = [late_in(start + np.array([0] * (ranks - 1) + [150])) for start in draws]
-    assert sum(bool(found) and ranks - 1 in found[0][0] for found in late) >= 90
+    assert sum(bool(found) and ranks - 1 in found[0][0] for found in late) >= 85
 
 
 def test_two_ranks_of_a_slow_node_are_one_straggler(tmp_path: Path) -> None:
@@ -213,8 +212,20 @@ def test_waiting_and_moving_add_up_to_exposed_communication(tmp_path: Path) -> N
     assert group.link == 450e9 and group.link_name == "NVLink"
 
 
-def test_the_first_skew_is_flagged_and_charged_to_nobody(tmp_path: Path) -> None:
-    advice = looked(write(training(steps=1, slow=3, phase="loader", extra="5ms"), tmp_path / "run"))
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_what_is_recorded_before_the_first_collective_counts_too(steps: int, tmp_path: Path) -> None:
+    """Rank 3 reads 4 ms longer in each step, all of it in the recording."""
+    slow = training(steps=steps, slow=3, phase="loader", extra="4ms")
+    (straggler,) = run_of(write(slow, tmp_path / "run")).stragglers
+    assert (straggler.ranks, straggler.phase) == ((3,), "dataloader")
+    assert straggler.cost_ns == pytest.approx(wall(slow) - wall(training(steps=steps)), rel=0.02)
+
+
+def test_what_comes_from_before_the_recording_is_charged_to_nobody(tmp_path: Path) -> None:
+    """Rank 3 begins its only step 5 ms after the others."""
+    recipe = (HEAD + TRAINING).format(ranks=4, steps=1, extra="1ms", **dict.fromkeys(("loader", "compute", "host"), ""))
+    late = recipe.replace("  op aten::empty 4us", "  rank 3:\n    python 5ms\n  op aten::empty 4us")
+    advice = looked(write(simulate(parse(late, "late")), tmp_path / "run"))
     assert advice.ranks is not None
     assert advice.ranks.skew_before_ns == pytest.approx(5_000_000, rel=0.01)
     assert advice.ranks.meetings[0].flag == "first" and advice.ranks.meetings[0].cost_ns == 0
@@ -415,7 +426,7 @@ def test_a_summary_is_small_and_bounded(tmp_path: Path) -> None:
 
 def test_more_steps_than_a_summary_keeps_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (straggler,) = run_of(write(training(ranks=2, steps=70, slow=1, phase="loader"), tmp_path / "run")).stragglers
-    assert (straggler.steps, straggler.of_steps) == (69, 70)
+    assert (straggler.steps, straggler.of_steps) == (70, 70)
     folder = write(pipeline(8, steps=70), tmp_path / "pipeline")
     whole = run_of(folder).pipeline
     assert whole is not None and whole.microbatches == 8
@@ -619,7 +630,10 @@ def test_the_two_devices_of_one_nsight_file_are_ranks(real_traces: Path) -> None
     found = sorted(real_traces.rglob("mfu-2gpu-before*.sqlite"))
     run = run_of(found[0])
     assert [row.rank for row in run.rows] == [0, 1] and run.aligned == "one recording"
-    assert run.matched == 33 and run.stragglers[0].ranks == (1,)
+    assert run.matched == 33
+    assert (
+        run.stragglers == ()
+    )  # device 1 comes later to 14 of 16 pairs of collectives, 0 to the others: that is not steady
 
 
 def test_phases_add_up_to_the_wall(tmp_path: Path) -> None:

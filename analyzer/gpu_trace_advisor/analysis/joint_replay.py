@@ -471,14 +471,9 @@ def priced(run: Run, known: Pricing | str, changed: Mapping[tuple[int, Variant],
         slow = frozenset(r for r, row in enumerate(run.rows) if row.rank in straggler.ranks)
         gain = saves(variants, frozenset() if variants else slow)
         if not isinstance(gain, str):
-            straggler = replace(straggler, saving_ns=_range(gain, straggler.cost_ns), how="replay")
+            straggler = replace(straggler, saving_ns=(gain, gain), cost_ns=gain, how="replay")
         found.append(straggler)
     return replace(run, stragglers=tuple(found), overlap=_overlap(run, known, saves))
-
-
-def _range(gain: int, cost: int) -> tuple[int, int]:
-    low, high = sorted((gain, cost))
-    return low, high
 
 
 def _overlap(run: Run, known: Pricing, saves: Callable[[Sequence[tuple[int, Variant]]], int | str]) -> Overlap | None:

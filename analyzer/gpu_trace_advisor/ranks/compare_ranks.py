@@ -24,7 +24,7 @@ from gpu_trace_advisor.ranks.model import (
     Run,
     Straggler,
 )
-from gpu_trace_advisor.ranks.stragglers import Arrivals, Late, late_ones, stragglers
+from gpu_trace_advisor.ranks.stragglers import Arrivals, Late, LateRanks, late_ones, late_ranks
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Note
 from gpu_trace_advisor.units import duration
@@ -33,6 +33,7 @@ MEETINGS_KEPT = 256
 ARRIVALS_KEPT = 64  # ranks up to which every arrival is kept
 RANKS_NAMED = 64
 LATE_NAMED = 8
+EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
 APART_NS = 100_000  # what nobody leaves before all have come ends for all within this
@@ -193,20 +194,66 @@ class _Comparison:
         all_inside = np.logical_and.reduceat(inside, first) if len(first) else first.astype(np.bool_)
         self.opens: Bool = np.logical_or.reduceat(begins, first) if len(first) else first.astype(np.bool_)
         self.inside: Bool = all_inside
-        phases = m.column(self.summaries, "phases_ns").reshape(-1, len(PHASES))
+        start = alignment.aligned(m.rank, m.start_ns) - self.origin
+        kinds = [kind for _, kind, _ in m.keys]
+        between_two = np.array([kind in POINT_TO_POINT for kind in kinds], np.bool_)[m.key[first]]
         self.arrivals = Arrivals(
-            m.rank, m.instance, alignment.aligned(m.rank, m.start_ns) - self.origin,
-            alignment.aligned(m.rank, m.end_ns) - self.origin, phases,
-            m.column(self.summaries, "step"), all_inside & ~self.opens, first,
-            np.array([kind in SYMMETRIC for _, kind, _ in m.keys], np.bool_)[m.key[first]],
+            m.rank, m.instance, start, alignment.aligned(m.rank, m.end_ns) - self.origin, start,
+            m.column(self.summaries, "step"), all_inside & ~self.opens & ~between_two, first,
+            np.array([kind in SYMMETRIC for kind in kinds], np.bool_)[m.key[first]],
         )  # fmt: skip
         self.apart: Bool = _ends_apart(self.arrivals)
-        self.arrivals = replace(self.arrivals, charged=self.arrivals.charged & ~self.apart)
-        self.late: Late = late_ones(self.arrivals)
         self.exposed = m.column(self.summaries, "exposed_ns")
+        begun = self._begun(begins)
+        since = start - m.column(self.summaries, "phases_ns").reshape(-1, len(PHASES)).sum(axis=1)
+        own = self._own(np.where(begins & (begun != NONE), begun, since), begun)
+        charged = all_inside & ~between_two & ~self.apart & ~self.opens
+        self.arrivals = replace(self.arrivals, charged=charged, own_ns=own)
+        self.late: Late = late_ones(self.arrivals)
         self.bytes = m.column(self.summaries, "bytes")
         self.inside_each = inside
         self.stride = max(s.stride for s in self.summaries)
+
+    def _begun(self, begins: Bool) -> Int64:
+        """[n] where the step of a group's first collective begins on its rank; -1 for all others, and where no step tells."""
+        m, found = self.matched, np.full(len(begins), NONE, np.int64)
+        of_step = [{number: start for number, start, _ in s.steps} for s in self.summaries]
+        at = np.flatnonzero(begins)
+        step, rank = m.column(self.summaries, "step")[at].tolist(), m.rank[at].tolist()
+        for i, r, number in zip(at.tolist(), rank, step, strict=True):
+            found[i] = of_step[r].get(number, NONE)
+        known = found != NONE
+        of_rank = m.rank[known]
+        found[known] = self.alignment.aligned(of_rank, found[known] + clocks_of(self.summaries)[of_rank]) - self.origin
+        return found
+
+    def _own(self, since: Int64, begun: Int64) -> Int64:
+        """[n] the arrivals without what their ranks waited for others since then, and without how far apart the ranks began
+        the step of a group's first collective: that comes from before."""
+        a = self.arrivals
+        own = a.start_ns.copy()
+        waits = self._waits()
+        for r in range(len(self.summaries)):
+            mine = np.flatnonzero(a.rank == r)
+            mine = mine[np.argsort(a.start_ns[mine], kind="stable")]
+            start = a.start_ns[mine]
+            so_far = np.concatenate([[0], np.cumsum(waits[mine])])
+            own[mine] -= so_far[np.searchsorted(start, start)] - so_far[np.searchsorted(start, since[mine])]
+        for i in np.flatnonzero(self.opens).tolist():
+            of = slice(int(a.first[i]), int(a.first[i] + a.members[i]))
+            if (begun[of] != NONE).all():
+                own[of] -= begun[of] - int(np.median(begun[of]))
+                self.opens[i] = np.ptp(begun[of]) > np.ptp(own[of])  # what comes from before drowns the rest
+        return own
+
+    def _waits(self) -> Int64:
+        """[n] what of a collective is waiting for others with nothing else running.
+
+        What is hidden lies at its beginning: the compute that was submitted before it goes on beside it.
+        """
+        a = self.arrivals
+        hidden = (a.end_ns - a.start_ns) - self.exposed
+        return np.asarray(np.clip(a.wait_ns - hidden, 0, self.exposed), np.int64)
 
     def run(self) -> Run:
         alignment, summaries = self.alignment, self.summaries
@@ -214,8 +261,8 @@ class _Comparison:
         rows = tuple(self._row(r, int(waiting[r]), int(moving[r])) for r in range(len(summaries)))
         wall = int(np.median([s.end_ns - s.start_ns for s in summaries]))
         steps = max((s.step_count for s in summaries), default=0)
-        found = stragglers(self.arrivals, self.late, self.numbers, wall, steps)
-        found = [self._with_cause(straggler) for straggler in found]
+        found = late_ranks(self.arrivals, self.late, len(summaries), wall)
+        named = [self._straggler(one, steps) for one in found]
         before = self.arrivals.last_ns - self.arrivals.earliest_ns
         skew_before = int(before[self.opens].max()) if self.opens.any() else 0
         periods = [s.step_ns for s in summaries if s.step_ns is not None]
@@ -233,7 +280,7 @@ class _Comparison:
             stride=self.stride,
             meetings=self._meetings(),
             groups=self._groups(),
-            stragglers=tuple(found),
+            stragglers=tuple(named),
             skew_before_ns=skew_before,
             waiting_ns=int(np.mean(waiting)),
             moving_ns=int(np.mean(moving)),
@@ -244,13 +291,8 @@ class _Comparison:
         )
 
     def _split(self) -> tuple[Int64, Int64]:
-        """[r] exposed communication in the window: waiting for others, and moving bytes.
-
-        What is hidden lies at a collective's beginning: the compute that was submitted before it goes on beside it.
-        """
-        a = self.arrivals
-        hidden = (a.end_ns - a.start_ns) - self.exposed
-        waits = np.clip(a.wait_ns - hidden, 0, self.exposed)
+        """[r] exposed communication in the window: waiting for others, and moving bytes."""
+        a, waits = self.arrivals, self._waits()
         charged = self.inside_each & ~self.apart[a.instance]
         ranks = len(self.summaries)
         waiting, moving = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
@@ -285,26 +327,46 @@ class _Comparison:
             phases_ns=summary.phases_ns,
         )
 
-    def _with_cause(self, straggler: Straggler) -> Straggler:
-        """With the cause of the attribution in which they exceed the others most, and a saving from the arrivals."""
-        slow = {i for i, n in enumerate(self.numbers) if n in straggler.ranks}
-        cause = ""
-        if straggler.phase and straggler.phase not in BUSY_PHASES:
-            names = {c for s in self.summaries for c, _ in s.causes if PHASE_OF.get(c, "host") == straggler.phase}
-            causes = [dict(s.causes) for s in self.summaries]
-            more = {
-                name: float(np.mean([causes[i].get(name, 0) for i in slow]))
-                - float(np.median([c.get(name, 0) for i, c in enumerate(causes) if i not in slow]))
-                for name in names - {"unmodelled", "exposed-copy", "memset", "exposed-communication"}
-            }
-            best = max(more, key=lambda name: more[name], default="")
-            cause = best if best and more[best] > 0 else ""
-        cost = straggler.cost_ns * self.stride
-        return replace(
-            straggler, cost_ns=cost, waited_ns=straggler.waited_ns * self.stride, cause=cause, saving_ns=(0, cost),
-            times=straggler.times * self.stride, of=straggler.of * self.stride,
-            phase_ns=straggler.phase_ns * self.stride,
-        )  # fmt: skip
+    def _straggler(self, late: LateRanks, of_steps: int) -> Straggler:
+        """With the phase that the late ranks spend more time in than the others, where that explains most of what they are
+        late by, and the cause of the attribution in which they do."""
+        slow = list(late.ranks)
+        others = [r for r in range(len(self.summaries)) if r not in late.ranks]
+        phases = np.array([s.phases_ns for s in self.summaries])
+        excess = phases[slow].mean(axis=0) - np.median(phases[others], axis=0)
+        excess[PHASES.index("communication")] = 0
+        at = int(excess.argmax())
+        late_ns = late.late_ns * self.stride
+        phase = PHASES[at] if excess[at] >= EXPLAINS * late_ns > 0 else ""
+        cost = late.cost_ns * self.stride
+        return Straggler(
+            ranks=tuple(self.numbers[r] for r in slow),
+            cost_ns=cost,
+            waited_ns=late.waited_ns * self.stride,
+            times=late.times * self.stride,
+            of=late.of * self.stride,
+            steps=len(late.steps) if of_steps else 0,
+            of_steps=of_steps,
+            phase=phase,
+            phase_ns=int(excess[at]) if phase else 0,
+            cause=self._cause(phase, slow, others) if phase and phase not in BUSY_PHASES else "",
+            saving_ns=(0, cost),
+            how="arrivals",
+            p=late.evidence.p,
+            test=late.evidence.test,
+        )
+
+    def _cause(self, phase: str, slow: Sequence[int], others: Sequence[int]) -> str:
+        """The cause of the attribution in which these ranks exceed the others most; empty where there is none."""
+        causes = [dict(s.causes) for s in self.summaries]
+        names = {name for of_rank in causes for name in of_rank if PHASE_OF.get(name, "host") == phase}
+        more = {
+            name: float(np.mean([causes[r].get(name, 0) for r in slow]))
+            - float(np.median([causes[r].get(name, 0) for r in others]))
+            for name in sorted(names - {"unmodelled", "exposed-copy", "memset", "exposed-communication"})
+        }
+        best = max(more, key=lambda name: more[name], default="")
+        return best if best and more[best] > 0 else ""
 
     def _meetings(self) -> tuple[Meeting, ...]:
         a, m = self.arrivals, self.matched

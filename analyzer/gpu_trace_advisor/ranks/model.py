@@ -174,6 +174,10 @@ class Straggler:
     """What the whole job would gain: from the replay of all ranks where it can be had, else from the arrivals."""
     how: str
     """`replay` or `arrivals`."""
+    p: float
+    """How often ranks that are all alike would look like that by chance; in at most 1 % of runs anybody is named wrongly."""
+    test: str
+    """What tells: the same ranks over `steps`, the `steadiness` of few of them, or the `collectives` of one step."""
 
 
 @dataclass(frozen=True)

@@ -1,27 +1,25 @@
-"""Who comes late to the collectives, what that costs the others, and what the late ones do longer.
+"""Who comes late to the collectives, and what that costs the others.
 
-At each collective the arrivals are cut where the widest gap among their later half is: who lies behind it is late, and the
-gap is what the collective would have begun earlier without them. The same ranks late again and again are a straggler, unless
-the others cost about as much: ranks whose work varies take turns. A cause is named only when one explains most of what they
-come later by.
+What counts is a rank's own lateness: what it waited for other ranks since its group's collective before is taken off its
+arrival, so that of those who come late together only the one that nobody kept waiting is left. At each collective the
+arrivals are cut where the widest gap among their later half is: who lies behind it is late, and the gap is what the
+collective would have begun earlier without them. Whether that is more than chance `evidence` tells. Collectives that overlap
+are one occasion to be late: what a rank is late by is not counted once for each of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpu_trace_advisor.ranks.model import PHASES, Straggler
+from gpu_trace_advisor.ranks.evidence import FLOOR_NS, Evidence, late_over_steps, late_within_a_step
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
 WORTH = 0.01  # of the wall: what costs less is no straggler
-OUTSTANDING = 4  # times what a usual one of the others costs: who costs more stands out, however seldom it is late
-MORE = 1.5  # … who costs less than this does not
-OFTEN = 2.5  # … and between the two it has to come after the others by this many standard errors, over all collectives
-EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
+MOST_SETS = 8  # of late ranks that are told apart
 SAME = 0.5  # a set of late ranks is part of another one when so much of it lies in it
 
 
@@ -34,8 +32,8 @@ class Arrivals:
     """[n] 0 to i - 1, ascending."""
     start_ns: Int64
     end_ns: Int64
-    phases_ns: Int64
-    """[n, phases] since the group's collective before."""
+    own_ns: Int64
+    """[n] when it would have come had it waited for nobody since the group's collective before."""
     step: Int64
     """[n] number of the step, -1 none."""
     charged: Bool
@@ -94,18 +92,20 @@ class Late:
 
 def late_ones(arrivals: Arrivals) -> Late:
     """Cut each instance's arrivals at the widest gap in their later half."""
-    order = np.lexsort((arrivals.start_ns, arrivals.instance))
+    order = np.lexsort((arrivals.own_ns, arrivals.instance))
     ranks, cost = [], np.zeros(len(arrivals.first), np.int64)
     behind = np.zeros(len(arrivals.rank), np.int64)
     for i, (low, count) in enumerate(zip(arrivals.first.tolist(), arrivals.members.tolist(), strict=True)):
         mine = order[low : low + count]
         if not arrivals.together[i]:
+            mine = mine[np.argsort(arrivals.start_ns[mine], kind="stable")]
             mine = mine[: _awaited(arrivals.start_ns[mine], arrivals.end_ns[mine])]
+            mine = mine[np.argsort(arrivals.own_ns[mine], kind="stable")]
             count = len(mine)
         if count < 2:
             ranks.append(())
             continue
-        start = arrivals.start_ns[mine]
+        start = arrivals.own_ns[mine]
         half = count - count // 2  # the earlier half, its middle included, is never late
         gaps = np.diff(start)[half - 1 :]
         at = int(gaps.argmax()) + half
@@ -136,48 +136,96 @@ def _median_of_others(sorted_start: Int64) -> Int64:
     return np.asarray((a + b) // 2, np.int64)
 
 
-def stragglers(arrivals: Arrivals, late: Late, numbers: Sequence[int], wall_ns: int, steps: int) -> list[Straggler]:
-    """The sets of ranks that cost the others more than 1 % of the wall, the dearest first.
+@dataclass(frozen=True)
+class LateRanks:
+    """Ranks that are late by more than chance."""
 
-    `numbers` are the ranks' own numbers, `steps` how many steps the window has (0: none are marked).
-    """
-    charged = np.flatnonzero(arrivals.charged & (late.cost_ns > 0))
+    ranks: tuple[int, ...]
+    """Indices of summaries."""
+    evidence: Evidence
+    cost_ns: int
+    """What the collectives would have begun earlier without them."""
+    late_ns: int
+    """What they came later than the middle of the others, added up; mean over them."""
+    waited_ns: int
+    """What the others waited for them, added up."""
+    times: int
+    """Collectives that began later for them."""
+    of: int
+    steps: tuple[int, ...]
+    """Numbers of the steps in which that was so."""
+
+
+def occasions(arrivals: Arrivals) -> Int64:
+    """[i] charged collectives that overlap have one number, in the order of time; -1 for the others."""
+    found = np.full(len(arrivals.first), NONE, np.int64)
+    at = np.flatnonzero(arrivals.charged)
+    begin, end = arrivals.earliest_ns[at], arrivals.last_ns[at] + arrivals.transfer_ns[at]
+    order = np.argsort(begin, kind="stable")
+    latest = np.maximum.accumulate(end[order]) if len(at) else end
+    opens = np.ones(len(at), np.bool_)
+    opens[1:] = begin[order][1:] > latest[:-1]
+    step = arrivals.step[arrivals.first[at[order]]] if len(at) else at
+    opens[1:] |= np.diff(step) != 0
+    found[at[order]] = np.cumsum(opens) - 1
+    return found
+
+
+def lateness(arrivals: Arrivals, occasion: Int64, ranks: int) -> tuple[NDArray[np.float64], Int64]:
+    """[occasions, ranks] how much later than the middle of the others each came, ns; and the step of each occasion."""
+    count = int(occasion.max(initial=NONE)) + 1
+    found = np.zeros((count, ranks))
+    step = np.full(count, NONE, np.int64)
+    for i in np.flatnonzero(occasion != NONE).tolist():
+        mine = np.arange(int(arrivals.first[i]), int(arrivals.first[i] + arrivals.members[i]))
+        mine = mine[np.argsort(arrivals.own_ns[mine], kind="stable")]
+        who, own = arrivals.rank[mine], arrivals.own_ns[mine]
+        late = (own - _median_of_others(own)).astype(np.float64)
+        row = found[occasion[i]]
+        row[who] = np.where(np.abs(late) > np.abs(row[who]), late, row[who])
+        step[occasion[i]] = arrivals.step[mine[0]]
+    return found, step
+
+
+def late_ranks(arrivals: Arrivals, late: Late, ranks: int, wall_ns: int) -> list[LateRanks]:
+    """The sets of ranks that are late by more than chance and cost the others more than 1 % of the wall, the dearest
+    first."""
+    occasion = occasions(arrivals)
+    by_occasion, step = lateness(arrivals, occasion, ranks)
+    if not len(step):
+        return []
+    numbers = np.unique(step)
+    rows = by_occasion
+    if len(numbers) > 1:
+        rows = np.stack([by_occasion[step == number].sum(axis=0) for number in numbers.tolist()])
+    found = (
+        _over_steps(rows) if len(numbers) > 1 or numbers[0] == NONE else _in_one_step(arrivals, late, occasion, ranks)
+    )
+    told = [_late(arrivals, occasion, slow, evidence, by_occasion) for slow, evidence in found]
+    return sorted((one for one in told if one.cost_ns >= WORTH * wall_ns), key=lambda one: -one.cost_ns)
+
+
+def _over_steps(rows: NDArray[np.float64]) -> list[tuple[tuple[int, ...], Evidence]]:
+    """The late ranks, then those that are late beside the rest, and so on."""
+    left = np.arange(rows.shape[1])
+    found: list[tuple[tuple[int, ...], Evidence]] = []
+    while len(left) > 1 and len(found) < MOST_SETS and (one := late_over_steps(rows[:, left])):
+        slow, evidence = one
+        found.append((tuple(left[list(slow)].tolist()), evidence))
+        left = np.delete(left, list(slow))
+    return found
+
+
+def _in_one_step(arrivals: Arrivals, late: Late, occasion: Int64, ranks: int) -> list[tuple[tuple[int, ...], Evidence]]:
     sets: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for i in charged.tolist():
-        sets[late.ranks[i]].append(i)
-    found = []
-    of = int(arrivals.charged.sum())
-    of_rank = np.zeros(len(numbers), np.int64)
-    for ranks, instances in sets.items():
-        of_rank[list(ranks)] += int(late.cost_ns[instances].sum())
-    for ranks, instances in _merged(sets, late.cost_ns):
-        at = np.array(instances)
-        cost = int(late.cost_ns[at].sum())
-        usual = _usual(np.delete(of_rank, ranks))
-        if cost < max(WORTH * wall_ns, MORE * usual):
-            continue
-        if cost < OUTSTANDING * usual and _behind(arrivals, ranks) < OFTEN:
-            continue
-        found.append(_straggler(arrivals, late, ranks, at, numbers, of, steps))
-    return sorted(found, key=lambda s: -s.cost_ns)
-
-
-def _usual(costs: Int64) -> int:
-    """The lower median, which another straggler among few ranks does not raise."""
-    return int(np.sort(costs)[(len(costs) - 1) // 2]) if len(costs) else 0
-
-
-def _behind(arrivals: Arrivals, ranks: tuple[int, ...]) -> float:
-    """By how many standard errors these ranks come after the middle of the others, over all charged collectives."""
-    late = []
-    for i in np.flatnonzero(arrivals.charged).tolist():
+    apart = np.zeros(len(arrivals.first), np.int64)
+    for i in np.flatnonzero(arrivals.charged & (late.cost_ns > 0)).tolist():
         mine = slice(int(arrivals.first[i]), int(arrivals.first[i] + arrivals.members[i]))
-        slow = np.isin(arrivals.rank[mine], ranks)
-        if slow.any() and not slow.all():
-            start = arrivals.start_ns[mine]
-            late.append(float(start[slow].mean() - np.median(start[~slow])))
-    squares = float(np.sqrt(np.sum(np.square(late))))
-    return float(np.sum(late)) / squares if squares else 0.0
+        others = arrivals.own_ns[mine][~np.isin(arrivals.rank[mine], late.ranks[i])]
+        apart[i] = np.ptp(others) if len(others) else 0
+        sets[late.ranks[i]].append(i)
+    merged = dict(_merged(sets, late.cost_ns))
+    return list(late_within_a_step(merged, late.cost_ns, apart, occasion, ranks).items())
 
 
 def _merged(sets: dict[tuple[int, ...], list[int]], cost: Int64) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -195,42 +243,27 @@ def _merged(sets: dict[tuple[int, ...], list[int]], cost: Int64) -> list[tuple[t
     return result
 
 
-def _straggler(
-    arrivals: Arrivals, late: Late, ranks: tuple[int, ...], instances: Int64, numbers: Sequence[int], of: int, steps: int
-) -> Straggler:  # fmt: skip
-    waited, excess, lateness = 0, np.zeros(len(PHASES)), 0.0
-    in_steps: set[int] = set()
-    by_step: dict[int, np.ndarray[tuple[int], np.dtype[np.float64]]] = defaultdict(lambda: np.zeros(len(PHASES)))
-    wait = arrivals.wait_ns
-    for i in instances.tolist():
+def _late(
+    arrivals: Arrivals, occasion: Int64, slow: tuple[int, ...], evidence: Evidence, by_occasion: NDArray[np.float64]
+) -> LateRanks:
+    """What these ranks cost; of collectives that overlap the widest gap counts."""
+    wait, widest, times, waited = arrivals.wait_ns, np.zeros(len(by_occasion), np.int64), 0, 0
+    steps = set()
+    for i in np.flatnonzero(occasion != NONE).tolist():
         mine = slice(int(arrivals.first[i]), int(arrivals.first[i] + arrivals.members[i]))
-        slow = np.isin(arrivals.rank[mine], ranks)
-        if slow.all() or not slow.any():
+        theirs = np.isin(arrivals.rank[mine], slow)
+        if theirs.all() or not theirs.any():
             continue
-        waited += int(np.minimum(wait[mine][~slow], late.cost_ns[i]).sum())
-        phases = arrivals.phases_ns[mine]
-        more = phases[slow].mean(axis=0) - np.median(phases[~slow], axis=0)
-        excess += more
-        start = arrivals.start_ns[mine]
-        lateness += float(start[slow].mean() - np.median(start[~slow]))
-        step = int(arrivals.step[mine][slow][0])
-        by_step[step] += more
-        if step != NONE:
-            in_steps.add(step)
-    phase = int(excess.argmax())
-    often = sum(more[phase] > 0 for more in by_step.values()) > len(by_step) / 2
-    named = lateness > 0 and excess[phase] >= EXPLAINS * lateness and often
-    return Straggler(
-        ranks=tuple(numbers[r] for r in ranks),
-        cost_ns=int(late.cost_ns[instances].sum()),
-        waited_ns=waited,
-        times=len(instances),
-        of=of,
-        steps=len(in_steps) if steps else 0,
-        of_steps=steps,
-        phase=PHASES[phase] if named else "",
-        phase_ns=int(excess[phase]) if named else 0,
-        cause="",
-        saving_ns=None,
-        how="arrivals",
-    )
+        own = arrivals.own_ns[mine]
+        gap = int(own[theirs].max() - own[~theirs].max())
+        if gap <= 0:
+            continue
+        times += 1
+        waited += int(np.minimum(wait[mine][~theirs], gap).sum())
+        widest[occasion[i]] = max(widest[occasion[i]], gap)
+        if gap > FLOOR_NS:
+            steps.add(int(arrivals.step[mine][0]))
+    return LateRanks(
+        slow, evidence, int(widest.sum()), int(by_occasion[:, list(slow)].mean(axis=1).sum()), waited, times,
+        int((occasion != NONE).sum()), tuple(sorted(steps - {NONE})),
+    )  # fmt: skip

@@ -114,4 +114,8 @@ def _straggler(straggler: Straggler) -> str:
         text += ". No single cause explains most of it"
     if straggler.saving_ns is not None and straggler.how == "replay":
         text += f". If {'it' if one else 'they'} kept up, the job would save {between(straggler.saving_ns)}"
-    return text + "."
+    return f"{text}. By chance equal ranks look like that in {_chance(straggler.p)} of runs."
+
+
+def _chance(p: float) -> str:
+    return f"{percent(p, 1)}" if p >= 0.001 else "less than 0.1 %"

@@ -1,0 +1,155 @@
+"""How often equal ranks are accused, and how often a slow one is found. Run on demand; prints the tables of the README.
+
+    python tests/benchmarks/bench_stragglers.py [--seeds 200]
+
+Arrivals are drawn here rather than recorded: each rank's work before every collective varies as named, nobody leaves a
+collective before all have come, and 1 % of the wall is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "analyzer"))
+
+from gpu_trace_advisor.ranks.stragglers import Arrivals, late_ones, late_ranks
+
+Work = NDArray[np.float64]
+"""[steps, collectives, ranks] ns of work before each collective."""
+TRANSFER_NS = 400_000
+KERNELS = 8  # before each collective, of
+KERNEL_NS = 400_000
+
+
+def arrivals(work: Work) -> tuple[Arrivals, int]:
+    """Everybody's arrivals, and how long all of it takes."""
+    steps, collectives, ranks = work.shape
+    each = work.reshape(-1, ranks)
+    took = each.max(axis=1) + TRANSFER_NS
+    begin = np.concatenate([[0], np.cumsum(took)[:-1]])
+    start = np.rint(begin[:, None] + each).astype(np.int64)
+    end = np.rint(begin + took).astype(np.int64)
+    count = len(each)
+    rank, instance = np.tile(np.arange(ranks), count), np.repeat(np.arange(count), ranks)
+    found = Arrivals(
+        rank, instance, start.ravel(), np.repeat(end, ranks), start.ravel(), np.repeat(np.arange(steps), collectives * ranks),
+        np.ones(count, np.bool_), np.arange(count) * ranks, np.ones(count, np.bool_),
+    )  # fmt: skip
+    return found, int(took.sum())
+
+
+def accused(work: Work) -> set[int]:
+    """Ranks that are called late."""
+    found, wall = arrivals(work)
+    return {rank for late in late_ranks(found, late_ones(found), work.shape[2], wall) for rank in late.ranks}
+
+
+Random = np.random.Generator
+Noise = Callable[[Random], Work]
+
+
+def kernels(steps: int, ranks: int, spread: float, collectives: int = 2, tail: float = 0.0) -> Noise:
+    """Kernels that vary evenly by so much; a share of them takes ten times as long."""
+
+    def drawn(random: Random) -> Work:
+        shape = (steps, collectives, ranks, KERNELS)
+        ns = KERNEL_NS * random.uniform(1 - spread, 1 + spread, shape)
+        return np.asarray((ns * np.where(random.random(shape) < tail, 10, 1)).sum(axis=3))
+
+    return drawn
+
+
+def once_a_step(
+    steps: int, ranks: int, drawn: Callable[[Random, tuple[int, ...]], Work], collectives: int = 2
+) -> Noise:
+    """What varies comes before a step's first collective."""
+
+    def work(random: Random) -> Work:
+        ns = np.full((steps, collectives, ranks), float(KERNELS * KERNEL_NS))
+        ns[:, 0] += drawn(random, (steps, ranks))
+        return ns
+
+    return work
+
+
+def exponential(random: Random, shape: tuple[int, ...]) -> Work:
+    return random.exponential(500_000, shape)
+
+
+def lognormal(random: Random, shape: tuple[int, ...]) -> Work:
+    return random.lognormal(12, 1.5, shape)
+
+
+def wandering(random: Random, shape: tuple[int, ...]) -> Work:
+    walk: Work = np.cumsum(random.normal(0, 100_000, shape), axis=0)
+    return walk - walk.min()
+
+
+def by_node(random: Random, shape: tuple[int, ...]) -> Work:
+    steps, ranks = shape
+    return np.repeat(random.exponential(500_000, (steps, -(-ranks // 4))), 4, axis=1)[:, :ranks]
+
+
+EQUAL: dict[str, Noise] = {
+    "8 ranks, 8 steps, kernels ±2 %": kernels(8, 8, 0.02),
+    "8 ranks, 8 steps, kernels ±5 %": kernels(8, 8, 0.05),
+    "8 ranks, 8 steps, kernels ±2 %, 1 % take ten times as long": kernels(8, 8, 0.02, tail=0.01),
+    "8 ranks, 6 steps, kernels ±5 %, 14 collectives": kernels(6, 8, 0.05, 14),
+    "8 ranks, 3 steps, kernels ±10 %, 14 collectives": kernels(3, 8, 0.1, 14),
+    "8 ranks, 1 step, kernels ±10 %, 14 collectives": kernels(1, 8, 0.1, 14),
+    **{
+        f"{ranks} ranks, {steps} steps, exponential 0.5 ms a step": once_a_step(steps, ranks, exponential)
+        for ranks, steps in ((2, 8), (4, 8), (8, 8), (8, 3), (8, 1), (16, 5), (64, 8))
+    },
+    "8 ranks, 10 steps, lognormal": once_a_step(10, 8, lognormal),
+    "8 ranks, 20 steps, load that wanders": once_a_step(20, 8, wandering),
+    "16 ranks, 10 steps, noise of nodes of 4": once_a_step(10, 16, by_node),
+}
+
+
+def slow(noise: Noise, share: float, ranks: int = 1) -> Noise:
+    """The last ranks work longer by a share of the wall, before each step's first collective."""
+
+    def work(random: Random) -> Work:
+        ns = noise(random)
+        wall = ns.max(axis=2).sum(axis=1).mean() + TRANSFER_NS * ns.shape[1]
+        ns[:, 0, -ranks:] += share * wall
+        return ns
+
+    return work
+
+
+SLOW: dict[str, tuple[Noise, int]] = {
+    f"{ranks} ranks, 8 steps, {late} of them 3 % of the wall slower, kernels ±2 %": (
+        slow(kernels(8, ranks, 0.02), 0.03, late),
+        late,
+    )
+    for ranks, late in ((2, 1), (4, 1), (8, 1), (8, 2), (16, 1), (64, 1))
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=200)
+    seeds = parser.parse_args().seeds
+    print(f"| equal ranks, {seeds} runs each | accused |\n| --- | --- |")
+    for name, noise in EQUAL.items():
+        wrong = sum(bool(accused(noise(np.random.default_rng(seed)))) for seed in range(seeds))
+        print(f"| {name} | {100 * wrong / seeds:.1f} % |", flush=True)
+    print(f"\n| a slow rank, {seeds} runs each | found, nobody else |\n| --- | --- |")
+    for name, (noise, late) in SLOW.items():
+        right = 0
+        for seed in range(seeds):
+            work = noise(np.random.default_rng(seed))
+            right += accused(work) == set(range(work.shape[2] - late, work.shape[2]))
+        print(f"| {name} | {100 * right / seeds:.1f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
