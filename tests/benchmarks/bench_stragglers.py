@@ -88,12 +88,13 @@ def lognormal(random: Random, shape: tuple[int, ...]) -> Work:
 
 def wandering(random: Random, shape: tuple[int, ...]) -> Work:
     walk: Work = np.cumsum(random.normal(0, 100_000, shape), axis=0)
-    return walk - walk.min()
+    return np.asarray(walk - walk.min())
 
 
 def by_node(random: Random, shape: tuple[int, ...]) -> Work:
     steps, ranks = shape
-    return np.repeat(random.exponential(500_000, (steps, -(-ranks // 4))), 4, axis=1)[:, :ranks]
+    nodes: Work = random.exponential(500_000, (steps, -(-ranks // 4)))
+    return np.asarray(np.repeat(nodes, 4, axis=1)[:, :ranks])
 
 
 EQUAL: dict[str, Noise] = {

@@ -20,7 +20,7 @@ from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF, dtype_bytes, kind
 from gpu_trace_advisor.ranks.model import PHASES, Collectives
 from gpu_trace_advisor.timelines.device import COMMUNICATION, COMPUTE, Timeline, covered
 from gpu_trace_advisor.trace.lookup import distinct_rows, values_at, values_of
-from gpu_trace_advisor.trace.model import NONE, Int64
+from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
 LARGEST = 1 << 62  # bytes of a message: what is more is no message, and leaves 64 bits
 ENCLOSING = 6  # operators around a launch that are asked for the collective's name
@@ -29,7 +29,8 @@ ENCLOSING = 6  # operators around a launch that are asked for the collective's n
 def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     """The device's collectives, at most `most` of them, and of how many one is kept (a power of two).
 
-    Which are kept depends on their number or order alone, so that all ranks keep the same ones.
+    Which are kept depends on the number of their step (of a step that has more, on their own number or order) alone, so that
+    all ranks keep the same ones.
     """
     timeline = view.timeline
     at = communications(timeline)
@@ -44,8 +45,12 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     since = np.where(before == NONE, start, np.minimum(end[before] if len(end) else end, start))
     sequence = names.integers("Seq")
     chosen = np.where(sequence == NONE, order, sequence)
-    stride = 1
-    keep = np.ones(len(at), np.bool_)
+    numbers = np.array([_number(step.number, i) for i, step in enumerate(view.steps)] + [NONE], np.int64)
+    step = numbers[view.of_step[at]]
+    keep, stride = _sampled(step, most) if (step != NONE).any() else (np.ones(len(at), np.bool_), 1)
+    by_step = int(keep.sum()) <= most
+    if not by_step:
+        keep, stride = np.ones(len(at), np.bool_), 1
     while int(keep.sum()) > most:
         stride *= 2
         keep = chosen % stride == 0
@@ -53,9 +58,9 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
             keep = np.arange(len(at)) < most
     kept = np.flatnonzero(keep)
     compute = timeline.union_of(timeline.does == COMPUTE)
-    exposed = (end - start)[kept] - covered(Intervals(start[kept], end[kept]), compute)
-    of_step = view.of_step[at[kept]]
-    numbers = np.array([_number(step.number, i) for i, step in enumerate(view.steps)] + [NONE], np.int64)
+    # What several cover at a time is the first one's.
+    alone = np.minimum(np.maximum(start, np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])), end)
+    exposed = (end - alone)[kept] - covered(Intervals(alone[kept], end[kept]), compute)
     inside = (start >= view.window.start_ns) & (start < view.window.end_ns)
     found = Collectives(
         keys=tuple(keys),
@@ -67,10 +72,11 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
         end_ns=end[kept],
         bytes=names.bytes(kept),
         exposed_ns=exposed,
-        step=numbers[of_step].astype(np.int32),
+        step=step[kept].astype(np.int32),
         inside=inside[kept],
         first=(before == NONE)[kept],
         phases_ns=phases_between(view, since[kept], start[kept]),
+        by_step=by_step,
     )
     return found, stride
 
@@ -79,6 +85,15 @@ def communications(timeline: Timeline) -> Int64:
     """The timeline's operations that communicate and take any time, in order of start."""
     at = np.flatnonzero((timeline.does == COMMUNICATION) & (timeline.end > timeline.start))
     return at[np.argsort(timeline.start[at], kind="stable")]
+
+
+def _sampled(step: Int64, most: int) -> tuple[Bool, int]:
+    """[c] those of whole steps, every so many of them that there are at most so many; or too many of a single one."""
+    keep, stride, last = np.ones(len(step), np.bool_), 1, int(step.max())
+    while int(keep.sum()) > most and stride <= last:
+        stride *= 2
+        keep = (step != NONE) & (step % stride == 0)
+    return keep, stride
 
 
 def _number(number: int | None, index: int) -> int:

@@ -36,6 +36,7 @@ LATE_NAMED = 8
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
+DRIFT_OF_ANOTHER = 2e-3  # no clock runs that much faster than another
 APART_NS = 100_000  # what nobody leaves before all have come ends for all within this
 APART = 0.5  # … or this part of what it takes
 
@@ -138,13 +139,24 @@ class Comparison:
     alignment: Alignment
 
 
-def compare(summaries: Sequence[RankSummary]) -> Comparison | None:
-    """What comes of looking at all ranks together; None where there are not two of one run."""
+def compare(summaries: Sequence[RankSummary], foreign: Sequence[RankSummary] = ()) -> Comparison | None:
+    """What comes of looking at all ranks together; None where there are not two of one run. `foreign` were found to be of
+    another one."""
     numbered = number(summaries)
     if len(numbered.summaries) < 2:
         return None
     matched = match(numbered.summaries)
     alignment = align_ranks(numbered.summaries, matched)
+    strange = np.flatnonzero(np.abs(alignment.drift) > DRIFT_OF_ANOTHER)
+    if len(strange) and 2 * len(strange) < len(numbered.summaries):
+        others = [s for r, s in enumerate(numbered.summaries) if r in strange]
+        return compare([s for s in summaries if not any(s is other for other in others)], (*foreign, *others))
+    if foreign:
+        told = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
+        text = (
+            f"of another run than the others, whose collectives come at other times, and not compared with them: {told}"
+        )
+        numbered = replace(numbered, notes=(*numbered.notes, Note("mixed-ranks", text, len(foreign))))
     run = _Comparison(numbered, matched, alignment).run()
     return Comparison(run, numbered.summaries, matched, alignment)
 
@@ -152,7 +164,10 @@ def compare(summaries: Sequence[RankSummary]) -> Comparison | None:
 def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment:
     """One clock for all ranks, from the ends of what was matched."""
     symmetric = np.array([kind in SYMMETRIC for _, kind, _ in matched.keys], np.bool_)
-    if not symmetric[matched.key].any():  # exchanges between two end together as well, only less sharply
+    clocked = all(s.clock_ns is not None for s in summaries)
+    if (
+        not clocked and not symmetric[matched.key].any()
+    ):  # exchanges between two end together as well, only less sharply
         symmetric[:] = True
     at = np.flatnonzero(symmetric[matched.key])
     files = {name: i for i, name in enumerate(dict.fromkeys(s.local for s in summaries))}
@@ -228,11 +243,11 @@ class _Comparison:
         return found
 
     def _own(self, since: Int64, begun: Int64) -> Int64:
-        """[n] the arrivals without what their ranks waited for others since then, and without how far apart the ranks began
-        the step of a group's first collective: that comes from before."""
+        """[n] the arrivals without what their ranks spent in other collectives since then, waiting or on a slow link, and
+        without how far apart the ranks began the step of a group's first collective: that comes from before."""
         a = self.arrivals
         own = a.start_ns.copy()
-        waits = self._waits()
+        waits = self.exposed
         for r in range(len(self.summaries)):
             mine = np.flatnonzero(a.rank == r)
             mine = mine[np.argsort(a.start_ns[mine], kind="stable")]
@@ -295,10 +310,11 @@ class _Comparison:
         a, waits = self.arrivals, self._waits()
         charged = self.inside_each & ~self.apart[a.instance]
         ranks = len(self.summaries)
-        waiting, moving = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+        waiting = np.zeros(ranks, np.int64)
         np.add.at(waiting, a.rank[charged], waits[charged])
-        np.add.at(moving, a.rank[charged], (self.exposed - waits)[charged])
-        return waiting * self.stride, moving * self.stride
+        whole = np.array([s.phases_ns[PHASES.index("communication")] for s in self.summaries], np.int64)
+        waiting = np.minimum(waiting * self.stride, whole)
+        return waiting, whole - waiting
 
     def _row(self, r: int, waiting: int, moving: int) -> RankRow:
         summary, a = self.summaries[r], self.arrivals

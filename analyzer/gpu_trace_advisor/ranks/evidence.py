@@ -48,8 +48,8 @@ class Evidence:
 def late_over_steps(late_ns: Float64) -> tuple[tuple[int, ...], Evidence] | None:
     """The ranks that are late, from [steps, ranks] how much later than the others each came; None where chance would do.
 
-    Ranks that vary together and are neighbours by their numbers, as those of a node, are asked about as one first, then what
-    each differs by from its node.
+    Of ranks that vary together and are neighbours by their numbers, as those of a node, it is asked what each differs by from
+    its node, then about the nodes.
     """
     steps, ranks = late_ns.shape
     if ranks < 2 or steps < 2:
@@ -60,9 +60,10 @@ def late_over_steps(late_ns: Float64) -> tuple[tuple[int, ...], Evidence] | None
         return _late(late)
     nodes = late.reshape(steps, -1, size)
     middle = np.median(nodes, axis=2)
-    if found := _late(middle - np.median(middle, axis=1, keepdims=True)):
-        return tuple(size * node + i for node in found[0] for i in range(size)), found[1]
-    return _late((nodes - middle[:, :, None]).reshape(steps, ranks))
+    if found := _late((nodes - middle[:, :, None]).reshape(steps, ranks)):
+        return found
+    found = _late(middle - np.median(middle, axis=1, keepdims=True))
+    return (tuple(size * node + i for node in found[0] for i in range(size)), found[1]) if found else None
 
 
 def _node(late: Float64) -> int:
@@ -71,13 +72,15 @@ def _node(late: Float64) -> int:
     rest = late - late.mean(axis=0)
     rest -= rest.mean(axis=1, keepdims=True)
     each = float((rest**2).sum())
-    alike = {1: TOGETHER}
+    alike = {}
     for size in NODES:
         if each and ranks % size == 0 and ranks > size:
             sums = rest.reshape(steps, -1, size).sum(axis=2)
-            alike[size] = (float((sums**2).sum()) / each - 1) / (size - 1)
-    most = max(alike.values())
-    return next(size for size in (*NODES, 1) if alike.get(size, -1.0) >= SAME_NODE * most)
+            found = (float((sums**2).sum()) / each - 1) / (size - 1)
+            if found > max(TOGETHER, 3 * sqrt(2 / (steps * ranks * (size - 1)))):
+                alike[size] = found
+    most = max(alike.values(), default=1.0)
+    return next((size for size in NODES if alike.get(size, 0.0) >= SAME_NODE * most), 1)
 
 
 def _late(centred: Float64) -> tuple[tuple[int, ...], Evidence] | None:
@@ -115,7 +118,7 @@ def _blocks(late: Float64) -> Float64:
     if steps >= FEWEST and total > 0:
         alike = float((rest[1:] * rest[:-1]).sum()) / total + 1 / steps
         chance = 1 / sqrt(steps * (ranks - 1))
-        if alike > 1.5 * chance:
+        if alike > 1.8 * chance:
             # Of few steps that have their mean taken away it comes out too small.
             alike = (alike - 0.5 * chance) / max(1 - 4 / steps, 0.3)
             size = max(size, int(np.ceil((1 + alike) / max(1 - alike, 1e-3))))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.ranks.collective_kinds import POINT_TO_POINT
 from gpu_trace_advisor.ranks.model import RankSummary
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
@@ -59,13 +60,14 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     """Match the collectives of all ranks; those of one rank only are left out."""
     table: dict[tuple[str, str, int], int] = {}
     stride = max((s.stride for s in summaries), default=1)
+    by_step = all(s.collectives.by_step for s in summaries)
     parts: list[tuple[Any, ...]] = []
     for r, summary in enumerate(summaries):
         c = summary.collectives
         mine = np.array([table.setdefault(key, len(table)) for key in c.keys], np.int64)[c.key] if len(c) else _EMPTY
         clock = summary.clock_ns or 0
-        chosen = np.where(c.sequence == NONE, c.order, c.sequence)
-        keep = np.flatnonzero(chosen % stride == 0)
+        chosen = c.step if by_step else np.where(c.sequence == NONE, c.order, c.sequence)
+        keep = np.flatnonzero(chosen % stride == 0) if stride > 1 else np.arange(len(c))
         parts.append(
             (np.full(len(keep), r), c.step[keep].astype(np.int64), keep, mine[keep], c.sequence[keep], c.order[keep],
              c.start_ns[keep] + clock, c.end_ns[keep] + clock)
@@ -73,6 +75,8 @@ def match(summaries: Sequence[RankSummary]) -> Matched:
     rank, step, at, key, sequence, order, start, end = (np.concatenate(column) for column in zip(*parts, strict=True))
     by_sequence = np.ones(len(table), np.bool_)
     np.logical_and.at(by_sequence, key, sequence != NONE)
+    # The number of an exchange between two counts the calls of one rank; the same exchange has another one on its peer.
+    by_sequence &= np.array([kind not in POINT_TO_POINT for _, kind, _ in table], np.bool_)
     repeats = _repeated(rank, key, sequence)
     np.logical_and.at(by_sequence, key[repeats], False)
     number = np.where(by_sequence[key], sequence, order)

@@ -42,6 +42,9 @@ class Collectives:
     phases_ns: Int64
     """[c, len(PHASES)] what the device did since the end of the group's collective before it."""
 
+    by_step: bool = True
+    """Where only every so many are kept: those of whole steps."""
+
     def __len__(self) -> int:
         return len(self.key)
 
@@ -78,7 +81,7 @@ class RankSummary:
     step_ns: int | None
     collectives: Collectives
     stride: int
-    """Only every so many collectives of each key are kept: a power of two."""
+    """Only the collectives of every so many steps (or else every so many of each key) are kept: a power of two."""
     name: str
     """The device's."""
     link: float | None
