@@ -36,6 +36,8 @@ LATE_NAMED = 8
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
+SLOW_LINK = 1.5  # times as long as the same collective takes in sibling groups
+FEWEST_OF_A_GROUP = 3  # collectives that a link is judged by
 DRIFT_OF_ANOTHER = 2e-3  # no clock runs that much faster than another
 APART_NS = 100_000  # what nobody leaves before all have come ends for all within this
 APART = 0.5  # … or this part of what it takes
@@ -459,6 +461,34 @@ class _Comparison:
             )
         return tuple(sorted(rows, key=lambda row: -row.transfer_ns)[:RANKS_NAMED])
 
+    def _slow_links(self) -> list[str]:
+        """Groups whose collectives move far fewer bytes a second than those of as many ranks, kind and size elsewhere."""
+        a, m = self.arrivals, self.matched
+        key = m.key[a.first] if len(a.first) else a.first
+        alike: dict[tuple[str, int, int], list[tuple[float, int]]] = {}
+        for k in ascending(key).tolist():
+            at = np.flatnonzero((key == k) & self.inside & ~self.apart)
+            sizes = [_own(self.bytes, a, i) for i in at.tolist()]
+            moved = [size for size in sizes if size]
+            if len(at) >= FEWEST_OF_A_GROUP and len(moved) == len(at):
+                _, kind, _ = m.keys[k]
+                usual = float(np.median(a.transfer_ns[at]))
+                alike.setdefault((kind, int(a.members[at[0]]), int(np.median(moved))), []).append((usual, k))
+        found = []
+        for (kind, ranks, size), siblings in alike.items():
+            for ns, k in siblings:
+                others = [other for other, j in siblings if j != k]
+                if others and ns > SLOW_LINK * float(np.median(others)):
+                    mine, theirs = (
+                        _bandwidth(size, round(t), kind, ranks) or 0.0 for t in (ns, float(np.median(others)))
+                    )
+                    who = ", ".join(str(self.numbers[r]) for r in ascending(a.rank[m.key == k]).tolist()[:RANKS_NAMED])
+                    found.append(
+                        f"slow link in group {m.keys[k][0]} (ranks {who}): its {kind} moves {mine / 1e9:,.1f} GB/s over each "
+                        f"link, its siblings' {theirs / 1e9:,.1f} GB/s"
+                    )
+        return found
+
     def _pipeline(self, waiting: Int64) -> Pipeline | None:
         """Stages that hand work on: exchanges between neighbours, one pair a group of two."""
         a, m = self.arrivals, self.matched
@@ -535,6 +565,7 @@ class _Comparison:
                 ("skew-before", 1, f"the ranks come up to {duration(skew_before)} apart to the first collective of a group: "
                  "that comes from before the recording and is charged to nobody")
             )  # fmt: skip
+        told += [("slow-link", 1, text) for text in self._slow_links()]
         if self.stride > 1:
             text = f"one collective in {self.stride} of each kind was looked at; sums are scaled up"
             told.append(("sampled-collectives", self.stride, text))

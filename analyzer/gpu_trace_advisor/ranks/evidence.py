@@ -21,7 +21,7 @@ Float64 = NDArray[np.float64]
 
 LEVEL = 0.01
 """How often at most equal ranks are accused; the parts below are shares of it."""
-ONE, SEVERAL, PAIR, STEADY, SINGLE = 0.006, 0.001, 0.008, 0.0005, 0.003
+ONE, SEVERAL, PAIR, STEADY, SINGLE = 0.004, 0.001, 0.008, 0.0005, 0.002
 """… by shuffling (one rank, several ranks, one of two), by how steady a few steps are, and within a single step."""
 TOGETHER = 0.3  # correlation from which on ranks that are late together are one, such as those of a node
 NODES = (16, 8, 4, 2)  # ranks that may share a machine

@@ -181,6 +181,8 @@ def lateness(arrivals: Arrivals, occasion: Int64, ranks: int) -> tuple[NDArray[n
         mine = mine[np.argsort(arrivals.own_ns[mine], kind="stable")]
         who, own = arrivals.rank[mine], arrivals.own_ns[mine]
         late = (own - _median_of_others(own)).astype(np.float64)
+        if len(mine) == 2 < ranks:  # who is early beside a late partner may be like all the rest
+            late = np.maximum(late, 0)
         row = found[occasion[i]]
         row[who] = np.where(np.abs(late) > np.abs(row[who]), late, row[who])
         step[occasion[i]] = arrivals.step[mine[0]]
@@ -224,8 +226,9 @@ def _in_one_step(arrivals: Arrivals, late: Late, occasion: Int64, ranks: int) ->
         others = arrivals.own_ns[mine][~np.isin(arrivals.rank[mine], late.ranks[i])]
         apart[i] = np.ptp(others) if len(others) else 0
         sets[late.ranks[i]].append(i)
-    merged = dict(_merged(sets, late.cost_ns))
-    return list(late_within_a_step(merged, late.cost_ns, apart, occasion, ranks).items())
+    dearest = dict(_merged({slow: list(instances) for slow, instances in sets.items()}, late.cost_ns))
+    exact = {slow: sets[slow] for slow in dearest}
+    return list(late_within_a_step(exact, late.cost_ns, apart, occasion, ranks).items())
 
 
 def _merged(sets: dict[tuple[int, ...], list[int]], cost: Int64) -> list[tuple[tuple[int, ...], list[int]]]:

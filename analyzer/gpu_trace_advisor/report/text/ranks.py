@@ -8,9 +8,10 @@ from gpu_trace_advisor.ranks.model import Run, Straggler
 from gpu_trace_advisor.ranks.stragglers import WORTH
 from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.sanitize import clean
-from gpu_trace_advisor.units import between, duration, percent
+from gpu_trace_advisor.units import between, duration, percent, size
 
 RANKS_SHOWN = 16
+GROUPS_SHOWN = 6
 IN_WORDS = {
     "dataloader": "loading data",
     "compute": "computing",
@@ -37,6 +38,10 @@ def ranks(page: Page, run: Run, *, listed: bool) -> None:
         _table(page, run)
     for line in lines(run):
         page.prose(line, "    ", first="  ")
+    for note in run.notes:
+        if note.code == "slow-link":
+            page.prose(f"{clean(note.message[:1].upper() + note.message[1:])}.", "    ", first="  ")
+    _collectives(page, run)
     error = f", to {duration(run.offset_error_ns)}" if run.offset_error_ns else ""
     page.prose(f"Their times are aligned {ALIGNED[run.aligned]}{error}.", "  ", "dim")
 
@@ -62,6 +67,25 @@ def _table(page: Page, run: Run) -> None:
         page.prose(
             f"The {RANKS_SHOWN} that come latest; {len(run.rows) - RANKS_SHOWN:,} more are in the JSON.", "  ", "dim"
         )
+
+
+def _collectives(page: Page, run: Run) -> None:
+    """The process groups that move bytes longest, each with what it reaches beside its link."""
+    if not run.groups:
+        return
+    page.head("COLLECTIVES", f"{len(run.groups):,} groups and kinds; those that take longest")
+    page.table(
+        [
+            (
+                clean(f"{group.kind}, {group.group}"), f"{group.ranks}", f"{group.count:,}",
+                size(group.bytes) if group.bytes else "–", duration(group.transfer_ns), duration(group.skew_ns),
+                f"{group.bus_bandwidth / 1e9:,.1f} GB/s" if group.bus_bandwidth else "–",
+                f"{group.link / 1e9:,.0f} GB/s {clean(group.link_name)}" if group.link else "–",
+            )
+            for group in run.groups[:GROUPS_SHOWN]
+        ],
+        ("", "ranks", "count", "bytes each", "moving", "apart", "bus bandwidth", "link"),
+    )  # fmt: skip
 
 
 def lines(run: Run) -> Iterator[str]:
