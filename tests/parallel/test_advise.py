@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.cli import to_json
+from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.parallel import job as jobs_
 from gpu_trace_advisor.parallel import pool
 from gpu_trace_advisor.parallel.advise import look_at
@@ -162,3 +164,57 @@ def test_each_recording_is_read_once(
     run = run_of if len(ranks) > 1 else looked
     run(str(places[0].parent / "comm-bound-rank-rank[01].json.gz") if len(ranks) > 1 else str(places[0]), jobs=1)
     assert begun == places
+
+
+@pytest.mark.cluster
+def test_a_cluster_without_workers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import LocalCluster
+
+    monkeypatch.setattr("gpu_trace_advisor.parallel.dask.TIMEOUT_S", 2)
+    folder = write(training(ranks=2, steps=2), tmp_path / "run")
+    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:  # type: ignore[no-untyped-call]
+        begun = time.monotonic()
+        with pytest.raises(BadUsage, match="it has no worker"):
+            look_at([str(folder)], Request(), scheduler=cluster.scheduler_address)
+        assert time.monotonic() < begun + 10
+
+
+@pytest.mark.cluster
+def test_a_scheduler_that_is_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is killed while the recordings are being read."""
+    import subprocess
+    import sys
+    from socket import socket
+
+    monkeypatch.setattr("gpu_trace_advisor.parallel.dask.TIMEOUT_S", 4)
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    folder = write(training(ranks=2, steps=2), tmp_path / "run")
+    scheduler = subprocess.Popen([*command, "--no-dashboard"], **quiet)
+    try:
+        cluster = _reached(address)
+        scheduler.kill()
+        begun = time.monotonic()
+        with pytest.raises(BadUsage, match=r"it was lost|it has no worker|cannot be reached"):
+            list(cluster.run([Job(str(folder / "rank0.json"), Request(), 2)]))
+        cluster.close()
+        assert time.monotonic() < begun + 10
+    finally:
+        scheduler.kill()
+        scheduler.wait()
+
+
+def _reached(address: str) -> Any:
+    """The cluster, as soon as its scheduler has begun."""
+    from gpu_trace_advisor.parallel.dask import Cluster
+
+    for _ in range(10):
+        try:
+            return Cluster(address)
+        except BadUsage:
+            time.sleep(1)
+    raise AssertionError("the scheduler did not begin")

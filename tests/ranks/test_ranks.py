@@ -73,7 +73,7 @@ def training(
     """Data-parallel training; one rank needs `extra` longer in a phase of every step."""
     lines = {"loader": "python 1us", "compute": "python 1us", "host": "python 1us"}
     if slow is not None:
-        body = {"loader": f"loader {extra}", "compute": "launch extra", "host": f"python {extra}"}[phase]
+        body = {"loader": f"loader {extra}", "compute": "launch extra", "host": f"op aten::sort {extra}"}[phase]
         lines[phase] = f"rank {slow}:\n      {body}"
     recipe = (HEAD + TRAINING).format(ranks=ranks, steps=steps, extra=extra, **lines)
     return simulate(parse(recipe, f"training-{phase}"))

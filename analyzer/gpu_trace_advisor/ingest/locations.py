@@ -7,6 +7,7 @@ without its user, password and query.
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from gpu_trace_advisor.ingest import NSIGHT_STARTS, TRACE_NAMES, find_traces, na
 WEB = ("http", "https")
 MOST_FETCHED = 64 << 30  # bytes of an answer: a server may send without end
 TIMEOUT_S = 60
+MOST_LISTED = 64 << 20  # bytes of a page about a folder
 PATTERN = ("*", "?", "[")
 
 
@@ -88,7 +90,7 @@ def find_places(given: str) -> list[str]:
     except ValueError:
         raise UnreadableTrace(f"{shown(given)}: not a URL, as https://HOST/FILE is") from None
     if scheme in WEB:
-        return [given]
+        return _listed(given) if given.endswith("/") or any(c in name_of(given) for c in PATTERN) else [given]
     store, path_in = _store(given)
     try:
         if any(c in path_in for c in PATTERN):
@@ -103,6 +105,40 @@ def find_places(given: str) -> list[str]:
     if not names:
         raise UnreadableTrace(f"{shown(given)}: no traces there; expected names ending in {', '.join(TRACE_NAMES)}")
     return [str(store.unstrip_protocol(name)) for name in sorted(names, key=lambda name: natural(PurePosixPath(name)))]
+
+
+def _listed(given: str) -> list[str]:
+    """The recordings that a web server's page about a folder links to, those that a pattern in its last part matches."""
+    from fnmatch import fnmatchcase
+    from html import unescape
+    from urllib.parse import unquote, urljoin
+    from urllib.request import Request
+
+    parts = urlsplit(given)
+    folder = urlunsplit((parts.scheme, parts.netloc, parts.path.rpartition("/")[0] + "/", parts.query, ""))
+    pattern = unquote(name_of(given)) if not given.endswith("/") else ""
+    url, headers = _without_credentials(folder)
+    try:
+        with _opener().open(Request(url, headers=headers), timeout=TIMEOUT_S) as answer:
+            page = answer.read(MOST_LISTED).decode("utf-8", "replace")
+    except Exception as error:  # each kind of connection has its own errors
+        raise UnreadableTrace(f"{shown(given)}: cannot be listed: {_reason(error)}") from None
+    names = set()
+    for link in re.findall(r"""href\s*=\s*["']([^"']+)""", page, re.IGNORECASE):
+        found = urlsplit(urljoin(url, unescape(link)))
+        head, _, name = found.path.rpartition("/")
+        if (found.netloc, f"{head}/") == (urlsplit(url).netloc, urlsplit(url).path) and name.endswith(TRACE_NAMES):
+            names.add(name)
+    chosen = [name for name in names if not pattern or fnmatchcase(unquote(name), pattern)]
+    if not chosen:
+        raise UnreadableTrace(
+            f"{shown(given)}: no traces there; expected links to names ending in {', '.join(TRACE_NAMES)}"
+        )
+    base = urlsplit(folder)
+    return [
+        urlunsplit((base.scheme, base.netloc, base.path + name, base.query, ""))
+        for name in sorted(chosen, key=lambda name: natural(PurePosixPath(name)))
+    ]
 
 
 def _find_files(given: str) -> list[str]:
@@ -210,6 +246,9 @@ def _fetch(place: str, path: Path) -> None:
                 if left < 0:
                     raise UnreadableTrace(f"{shown(place)}: longer than the {MOST_FETCHED >> 30} GiB that are fetched")
                 file.write(block)
+            got = MOST_FETCHED - left
+            if told.isascii() and told.isdigit() and got < int(told):
+                raise UnreadableTrace(f"{shown(place)}: the download broke off after {got:,} of {int(told):,} bytes")
         return
     store, name = _store(place)
     store.get_file(name, str(path))
@@ -272,6 +311,12 @@ def _reason(error: Exception) -> str:
         return {"FileNotFoundError": "no such file", "PermissionError": "access denied"}.get(
             type(error).__name__, str(error).splitlines()[0]
         )
+    response = getattr(error.__cause__, "response", None)  # of S3, behind an error of the system
+    if isinstance(response, dict):
+        metadata = response.get("ResponseMetadata")
+        status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else None
+        if isinstance(status, int):
+            return f"the store answers with status {status}"
     reason = getattr(error, "reason", None)
     if isinstance(reason, OSError) and reason.strerror:  # of a connection: the system's own words
         return reason.strerror
