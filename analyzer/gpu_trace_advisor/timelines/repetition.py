@@ -14,8 +14,9 @@ from gpu_trace_advisor.trace.lookup import values_at
 from gpu_trace_advisor.trace.model import Int64
 
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
-SAME = 0.95  # share of launches that match the ones a period before: data-dependent kernels may differ
-SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps
+SAME = 0.90  # share of launches that match the ones a period before: data-dependent kernels may differ
+SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps, unless they are all there is
+ALL_ALIKE = 5  # … so many of them
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ def period(sequence: Int64) -> int | None:
     for count in ascending(counts[counts >= ENOUGH])[::-1].tolist():
         places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
         length = int(np.median(np.diff(places)))
-        fits = SHORTEST <= length <= len(sequence) // ENOUGH
+        alike = len(sequence) >= ALL_ALIKE * length and bool((sequence[length:] == sequence[:-length]).all())
+        fits = (length >= SHORTEST or alike) and 1 <= length <= len(sequence) // ENOUGH
         if fits and np.mean(sequence[length:] == sequence[:-length]) >= SAME:
             return length
     return None

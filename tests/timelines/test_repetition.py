@@ -1,0 +1,31 @@
+"""What repeats in a sequence of launches, without marks."""
+
+import numpy as np
+import pytest
+from gpu_trace_advisor.timelines.repetition import period
+
+
+def periods(length: int, count: int, every: int = 0) -> np.ndarray:
+    """`count` periods of `length` different launches, of all of them each `every`-th one unlike any other."""
+    sequence = np.tile(np.arange(length), count)
+    if every:
+        odd = np.arange(every - 1, len(sequence), every)
+        sequence[odd] = 10_000 + np.arange(len(odd))
+    return sequence
+
+
+@pytest.mark.parametrize(
+    ("sequence", "found"),
+    [
+        (periods(36, 20), 36),
+        (periods(36, 20, every=25), 36),  # 28 of 720 differ: 56 of 684 pairs at most, 91.8 % are alike
+        (periods(150, 4, every=50), 150),
+        (periods(36, 20, every=10), None),  # 72 of 720: about 80 % are alike
+        (periods(1, 5), 1),  # five identical products
+        (periods(1, 4), None),
+        (periods(2, 5), 2),
+        (np.arange(40), None),
+    ],
+)
+def test_the_period_of_launches(sequence: np.ndarray, found: int | None) -> None:
+    assert period(sequence) == found
