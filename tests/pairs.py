@@ -97,7 +97,7 @@ def time_ms(view: DeviceWindow, pair: Pair) -> float:
     """What one step took: the median of those named, else the window by the count."""
     if pair.unit.startswith("steps"):
         first, last = map(int, pair.unit.split()[1].split("-"))
-        lengths = [step.marker_end_ns - step.start_ns for step in view.steps]
+        lengths = [step.end_ns - step.start_ns for step in view.steps]
         return float(np.median(lengths[first - 1 : last])) / 1e6
     return view.window.wall_ns / int(pair.unit.split()[0]) / 1e6
 

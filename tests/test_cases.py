@@ -540,10 +540,10 @@ def step_attribution(result: Result) -> None:
     steps = [(s["name"], s["gpu_ns"], s["end_ns"] - s["start_ns"], s["left_out"]) for s in found["steps"]]
     assert steps == [
         ("ProfilerStep#10", 70_000, 150_000, None),
-        ("ProfilerStep#11", 90_000, 140_000, None),
-        ("ProfilerStep#12", 90_000, 130_000, None),
+        ("ProfilerStep#11", 90_000, 90_000, None),
+        ("ProfilerStep#12", 90_000, 90_000, None),
     ]
-    assert found["step_ns"] == 100_000
+    assert found["step_ns"] == 90_000  # the GPU works without a pause, whatever the host's markers say
     measured(found, wall=330, busy=250, compute=250)
     assert [delay for delays in queue_delays(result.trace).values() for delay in delays] == [55, 25, 15]
     assert result.json["window"] == {"kind": "steps", "steps": [s["name"] for s in found["steps"]]}

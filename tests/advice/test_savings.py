@@ -18,6 +18,8 @@ from gpu_trace_advisor.ingest import read
 
 from tests.programs import program, recording
 from tests.verdicts import recordings
+from traces import recipe as language
+from traces.simulate import simulate
 
 PROGRAMS = int(os.environ.get("ADVISE_PROGRAMS", "40"))
 SAMPLES = Path(__file__).parents[2] / "traces"
@@ -72,3 +74,39 @@ def test_real_recordings(real_traces: Path) -> None:
         except AdviseError:
             continue
         assert not broken(advice), path.name
+
+
+PERIODIC = """
+device H100
+launch call=5us latency=6us gap=1us return=3us event_latency=2us depth=1022
+trace shapes=0 stack=0 sync=0
+kernel usual 25us grid=64 block=256 "usual_kernel"
+thread main:
+  op aten::empty 4us
+  steps 9 from=0:
+    {wait}
+    repeat 40:
+      op aten::add {host}us 2us:
+        launch usual
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "host", "rule"),
+    [
+        ("loader 2000us", 9, "dataloader"),  # launched ahead of the GPU, then the loader empties the queue
+        ("python 5us", 60, "cuda-graphs"),
+    ],
+)
+def test_windows_of_so_many_steps_save_the_same_a_step(wait: str, host: int, rule: str) -> None:
+    recipe = PERIODIC.format(wait=wait, host=host)
+    trace = recording(simulate(language.parse(recipe, "periodic")))
+    each = []
+    for steps in ("2-5", "2-6", "2-7", "3-8", "5-8"):
+        first, last_step = map(int, steps.split("-"))
+        findings = advise_traces([trace], Request(steps=steps)).findings
+        found = next(finding for finding in findings if finding.rule == rule)
+        assert found.saving_ns is not None
+        each.append(found.saving_ns[1] / (last_step - first + 1))
+    assert max(each) <= 1.05 * min(each)
+    assert min(each) > 0

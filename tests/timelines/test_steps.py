@@ -25,10 +25,10 @@ def test_work_belongs_to_the_step_that_launched_it() -> None:
     events = [step(0, 0, 100), step(1, 100, 200), *work(90, 1, 50), *work(190, 2, 80), *work(195, 3, 0, lag=85)]
     found = device(*events)
     assert [(s.start_ns, s.end_ns, s.gpu_ns, s.operations) for s in found.steps] == [
-        (0, 150_000, 50_000, 1), (100_000, 280_000, 80_000, 2),
+        (0, 150_000, 50_000, 1), (150_000, 280_000, 80_000, 2),
     ]  # fmt: skip
     assert (found.start_ns, found.end_ns, found.window) == (0, 280_000, "steps")
-    assert found.step_ns == 100_000
+    assert found.step_ns == (150_000 + 130_000) / 2
 
 
 def test_launch_at_a_markers_end_is_the_next_steps() -> None:
@@ -105,11 +105,11 @@ def test_launching_sequence_is_no_step() -> None:
 
 
 def test_clipped_and_labelled() -> None:
-    """What ran into the window from before it is cut at its start, kept and counted as launched by nothing known."""
+    """The first step begins where the work ends that was queued before it."""
     found = device(kernel(10, 130), step(0, 100, 200), *work(110, 1, lag=40))
-    assert (found.start_ns, found.wall_ns, found.busy_ns) == (100_000, 100_000, 30_000 + 40_000)
-    assert [(k.calls, k.ns) for k in found.kernels_by_name] == [(2, 70_000)]
-    assert found.launches.operations_without_launch == 1
+    assert (found.start_ns, found.wall_ns, found.busy_ns) == (130_000, 70_000, 40_000)
+    assert [(k.calls, k.ns) for k in found.kernels_by_name] == [(1, 40_000)]
+    assert found.launches.operations_without_launch == 0
 
 
 # Which steps count
@@ -118,26 +118,30 @@ def test_clipped_and_labelled() -> None:
 def marked(*bounds: tuple[float, float], left_out: tuple[int, ...] = ()) -> list[Step]:
     return [
         Step(
-            f"ProfilerStep#{5 + i}", round(a * 1000), round(b * 1000), round(b * 1000), "why" if i in left_out else None
+            f"ProfilerStep#{5 + i}",
+            round(a * 1000),
+            round(b * 1000),
+            (round(a * 1000), round(b * 1000)),
+            "why" if i in left_out else None,
         )
         for i, (a, b) in enumerate(bounds)
     ]
 
 
 @pytest.mark.parametrize(
-    ("steps", "period"),
+    ("steps", "length"),
     [
         (marked(), None),
         (marked((0, 70)), 70),
-        (marked((0, 100), (100, 210)), 100),
-        (marked((0, 100), (110, 180), (190, 300), (310, 900)), 110),
-        (marked((0, 500), (500, 600), (600, 720), left_out=(0,)), 100),
+        (marked((0, 100), (100, 210)), 105),
+        (marked((0, 100), (100, 180), (180, 290), (290, 900)), 105),  # 100, 80, 110 and the last one's 610
+        (marked((0, 500), (500, 600), (600, 720), left_out=(0,)), 110),
         (marked((0, 500), (500, 600), left_out=(0,)), 100),
-        (marked((0, 100), (110, 180), (190, 280), left_out=(1,)), 95),  # no neighbours: the median of 100 and 90
+        (marked((0, 100), (100, 180), (180, 270), left_out=(1,)), 95),
     ],
 )
-def test_period(steps: list[Step], period: int | None) -> None:
-    assert period_ns(steps) == (None if period is None else period * 1000)
+def test_period_is_the_median_with_the_last_step(steps: list[Step], length: int | None) -> None:
+    assert period_ns(steps) == (None if length is None else length * 1000)
 
 
 def test_picked_steps() -> None:
@@ -155,7 +159,7 @@ def test_picked_steps() -> None:
 
 
 def test_steps_without_numbers_are_counted_from_zero() -> None:
-    steps = [Step(name, 0, 1, 1) for name in ("a", "b", "c")]
+    steps = [Step(name, 0, 1, (0, 1)) for name in ("a", "b", "c")]
     assert [s.left_out is None for s in pick_steps(steps, "1-2", "f")] == [False, True, True]
 
 
@@ -256,5 +260,9 @@ def test_steps_of_another_process_count_only_there() -> None:
 
 
 def test_step_numbers() -> None:
-    assert [Step(name, 0, 1, 1).number for name in ("ProfilerStep#12", "ProfilerStep*3", "iter")] == [12, None, None]
+    assert [Step(name, 0, 1, (0, 1)).number for name in ("ProfilerStep#12", "ProfilerStep*3", "iter")] == [
+        12,
+        None,
+        None,
+    ]
     assert np.array([s.number for s in marked((0, 1), (1, 2))]).tolist() == [5, 6]

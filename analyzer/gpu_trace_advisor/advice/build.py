@@ -485,7 +485,7 @@ def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...],
     for process in range(len(trace.processes)):
         for rows in marker_rows(trace, process, request.marker())[:1]:
             spans = zip(rows.tolist(), trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
-            steps = [Step(trace.label(row), start, end, end) for row, start, end in spans]
+            steps = [Step(trace.label(row), start, end, (start, end)) for row, start, end in spans]
             return tuple(StepAdvice(s.name, s.start_ns, s.end_ns, 0, 0, None) for s in steps), period_ns(steps)
     return (), None
 

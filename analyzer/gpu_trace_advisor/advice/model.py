@@ -151,7 +151,7 @@ class DeviceAdvice:
     attribution: tuple[Item, ...]
     steps: tuple[StepAdvice, ...]
     step_ns: int | None
-    """Median start-to-start period of the kept steps; None without steps."""
+    """Median of the kept steps, each until the next one starts, the last one until it ends; None without steps."""
     kernels_by_name: tuple[KernelTime, ...]
     copies: tuple[CopyTime, ...]
     launches: Launches

@@ -189,7 +189,7 @@ class DeviceWindow:
 
     @cached_property
     def step_ns(self) -> int | None:
-        """Median start-to-start period of the kept steps; None without steps."""
+        """Median of the kept steps, each until the next one starts, the last one until it ends; None without steps."""
         return period_ns(self.steps)
 
     @cached_property
@@ -400,7 +400,7 @@ def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
     """Longer than 1.5 times the median of the others, and start-up causes fill the excess."""
     if len(steps) < 2:
         return None
-    starts = [step.start_ns for step in steps]
+    starts = [step.marker_ns[0] for step in steps]
     length = starts[1] - starts[0]
     others = [*np.diff(starts[1:]).tolist(), steps[-1].end_ns - steps[-1].start_ns]
     usual = float(np.median(others))

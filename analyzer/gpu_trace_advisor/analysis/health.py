@@ -268,7 +268,7 @@ def _empty_steps(timeline: Timeline, steps: Sequence[Step]) -> Note | None:
     """Markers of the steps' family that launched nothing here: no steps, and maybe records that were lost."""
     if not steps:
         return None
-    starts = np.array([step.start_ns for step in steps], np.int64)
+    starts = np.array([step.marker_ns[0] for step in steps], np.int64)
     for rows in marker_rows(timeline.trace, timeline.process):
         begun = timeline.trace.start_ns[rows]
         if not np.isin(starts, begun).all() or len(rows) == len(starts):

@@ -76,7 +76,7 @@ def draw_host(trace: Trace, steps: Sequence[StepAdvice] = ()) -> Drawing:
     return Drawing(
         place=None, ranked=trace.rank is not None, base_ns=trace.base_ns, origin_ns=start, start_ns=start, end_ns=end,
         lanes=lanes, details=tuple(details.found), threads=threads,
-        steps=tuple(Step(one.name, one.start_ns, one.end_ns, one.end_ns) for one in steps), path=None,
+        steps=tuple(Step(one.name, one.start_ns, one.end_ns, (one.start_ns, one.end_ns)) for one in steps), path=None,
         overview=shares({}, start, end, BINS), memory=memory,
     )  # fmt: skip
 

@@ -19,17 +19,20 @@ from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind, Trace
 
 # A family of markers is used alone: the first one that marks device work.
 MARKERS = (STEP, ENGINE_STEP)
+FAR = np.iinfo(np.int64).max
 WARM_UP_RATIO = 1.5  # a first step longer than this times the median of the others may be warm-up
 
 
 @dataclass(frozen=True)
 class Step:
-    """One marked step. Its end is its marker's, or the end of the last operation launched inside, whichever is later."""
+    """One marked step on a device: from its marker to the next one's, but never into another's GPU work. It begins where the
+    work ends that was queued before it, and ends with its own."""
 
     name: str
     start_ns: int
     end_ns: int
-    marker_end_ns: int
+    marker_ns: tuple[int, int]
+    """Its marker on the host, from its start to its end."""
     left_out: str | None = None
     """Why the step is not in the window."""
 
@@ -85,14 +88,25 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
         place = np.full(len(rows) + 1, NONE, np.int32)
         place[used] = np.arange(len(used))
         of_step = place[of_marker]
-        ends = np.full(len(used), np.iinfo(np.int64).min)
-        np.maximum.at(ends, of_step[of_step != NONE], timeline.end[of_step != NONE])
-        steps = []
-        for i, marker in enumerate(rows[used].tolist()):
-            marker_end = int(timeline.trace.end_ns[marker])
-            last = int(ends[i])
-            start = int(timeline.trace.start_ns[marker])
-            steps.append(Step(timeline.trace.label(marker), start, max(marker_end, last), marker_end))
+        markers, mine = rows[used], of_step != NONE
+        first, last = np.full(len(used), FAR), np.full(len(used), -FAR)
+        np.minimum.at(first, of_step[mine], timeline.start[mine])
+        np.maximum.at(last, of_step[mine], timeline.end[mine])
+        begun, done = timeline.trace.start_ns[markers], timeline.trace.end_ns[markers]
+        before = timeline.end[timeline.start < first[0]]
+        queued = min(int(before.max()), int(first[0])) if len(before) else -FAR
+        reach = np.maximum.accumulate(np.concatenate([[queued], last]))
+        starts, ends = np.maximum(begun, reach[:-1]), np.maximum(done, reach[1:])
+        steps = [
+            Step(timeline.trace.label(marker), start, end, marker_ns)
+            for marker, start, end, marker_ns in zip(
+                markers.tolist(),
+                starts.tolist(),
+                ends.tolist(),
+                zip(begun.tolist(), done.tolist(), strict=True),
+                strict=True,
+            )
+        ]
         return steps, of_step
     return [], constant(NONE, len(timeline.row), np.int32)
 
@@ -116,12 +130,13 @@ def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Index:
 
 
 def period_ns(steps: Sequence[Step]) -> int | None:
-    """The time of a step: the median start-to-start period of kept neighbours; without any, the median length."""
+    """The time of a step: the median of the kept ones', each until the next one starts, the last one until it ends."""
     kept = [step for step in steps if step.left_out is None]
-    if not kept:
-        return None
-    periods = [b.start_ns - a.start_ns for a, b in pairwise(steps) if a.left_out is None and b.left_out is None]
-    return int(np.median(periods or [step.end_ns - step.start_ns for step in kept]))
+    until = [b.start_ns if b.left_out is None else a.end_ns for a, b in pairwise(steps)] + [
+        steps[-1].end_ns if steps else 0
+    ]
+    ends = [end for step, end in zip(steps, until, strict=False) if step.left_out is None]
+    return int(np.median([end - step.start_ns for step, end in zip(kept, ends, strict=True)])) if kept else None
 
 
 def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
