@@ -27,6 +27,20 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+def run(loading: int) -> list[b.Event]:
+    """Ten steps that fetch a batch for so many µs and compute for 400."""
+    events = []
+    for i in range(10):
+        at = i * (loading + 500)
+        events += [
+            b.step(i, at, at + loading + 490),
+            b.op("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 1, at + loading),
+            b.op("aten::mm", at + loading + 5, at + loading + 40), b.call(at + loading + 10, at + loading + 30, i + 1),
+            b.kernel(at + loading + 40, at + loading + 440, i + 1, "sgemm"),
+        ]  # fmt: skip
+    return events
+
+
 @pytest.fixture(scope="session")
 def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The samples' reports, a comparison, one with evil names, and one whose timeline is summed up."""
@@ -37,8 +51,9 @@ def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFact
         made = html.render(*drawn(*(read(sample(file)) for file in files)))
         paths[name].write_text(made, encoding="utf-8")
     paths["evil"].write_text(html.render(*drawn(b.trace(*small(EVIL)))), encoding="utf-8")
-    before, after = str(sample("training-dataloader")), str(sample("gpu-bound-training"))
-    main([after, "--against", before, "--html", str(paths["comparison"]), "--output", str(folder / "comparison.txt")])
+    before, after = (b.written(folder / f"{name}.json", *run(ns)) for name, ns in (("before", 600), ("after", 300)))
+    told = ["--html", str(paths["comparison"]), "--output", str(folder / "comparison.txt")]
+    main([str(after), "--against", str(before), *told])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(html, "BOXES", 400)
         made = html.render(*drawn(read(sample("training-dataloader"))))
