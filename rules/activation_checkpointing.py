@@ -7,7 +7,7 @@ from gpu_trace_advisor.analysis.summary import allocation_calls, memory_use
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.units import percent
@@ -144,7 +144,7 @@ def activation_checkpointing(view: DeviceWindow) -> Iterator[Claim]:
     used = max(peaks, default=0) / memory
     again = _recomputed(view)
     if len(again) and 0 < used < 1 - ROOM:
-        time = int(lengths(view, again).sum())
+        time = running_time(view, again)
         yield Claim(
             message=f"Recomputing activations takes {percent(time / wall, 1)} of the wall ({len(again):,} operations) while "
             f"{percent(1 - used)} of the memory is free at the peak.",

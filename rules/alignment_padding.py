@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
@@ -103,7 +103,7 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
         for which in (False, True)
     )
     time = lengths(view, odd)
-    if time.sum() < FROM * wall:
+    if (taken := running_time(view, odd)) < FROM * wall:
         return
     most = 1 - value("gt-pad-128b", "before") / value("gt-pad-128b", "after")
     if len(even):
@@ -112,9 +112,9 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
         return
     worst = costs.kinds[costs.kind[odd[time.argmax()]]]
     yield Claim(
-        message=f"{len(odd)} products take {percent(time.sum() / wall, 1)} of the wall with sizes that are no multiple of "
+        message=f"{len(odd)} products take {percent(taken / wall, 1)} of the wall with sizes that are no multiple of "
         f"{value('gt-tile-16', 'align'):g} bytes, such as {worst.m} × {worst.k} × {worst.n} in {worst.dtype}.",
-        ns=int(time.sum()),
+        ns=taken,
         how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
         fix=faster(
             view, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,

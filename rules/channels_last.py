@@ -5,7 +5,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.units import duration, percent
@@ -113,7 +113,7 @@ def channels_last(view: DeviceWindow) -> Iterator[Claim]:
     if not convolves and not any(OF_MIOPEN.search(trace.names[code]) for code in converts):
         return
     operations = view.operations[np.isin(names, converts)]
-    time = int(lengths(view, operations).sum())
+    time = running_time(view, operations)
     if time < FROM * wall:
         return
     yield Claim(

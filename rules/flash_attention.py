@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
 from gpu_trace_advisor.trace.lookup import named
@@ -203,7 +203,7 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     """
     wall = view.window.wall_ns
     runs = list(unfused_attention(view))
-    time = sum(float(lengths(view, run).sum()) for run in runs)
+    time = running_time(view, np.concatenate(runs)) if runs else 0
     if time > FROM * wall:
         low, high = ([_fused_ns(view, run, rate) for run in runs] for rate in RATES)
         scores = view.inkernel.costs.kinds[view.inkernel.costs.kind[runs[0][0]]]
@@ -222,12 +222,12 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
             grade="modelled",
         )  # fmt: skip
     old = _older(view)
-    if view.device.compute_capability == HOPPER and lengths(view, old).sum() > FROM * wall:
+    if view.device.compute_capability == HOPPER and running_time(view, old) > FROM * wall:
         low_gain, high_gain = span("gt-fa3", "speedup")
         yield Claim(
-            message=f"FlashAttention 2 takes {percent(lengths(view, old).sum() / wall, 1)} of the wall; it does not use "
+            message=f"FlashAttention 2 takes {percent(running_time(view, old) / wall, 1)} of the wall; it does not use "
             f"what Hopper added, and version 3 is {low_gain:g} to {high_gain:g} times as fast on long sequences.",
-            ns=int(lengths(view, old).sum()),
+            ns=running_time(view, old),
             how="Use FlashAttention 3 or cuDNN's attention on this device.",
             fix=faster(
                 view, "flash-attention-3", "attention made for the device", old, 1 / low_gain, 1 / high_gain,

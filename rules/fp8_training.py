@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent
 
@@ -140,17 +140,17 @@ def fp8_training(view: DeviceWindow) -> Iterator[Claim]:
     fit = [k.family == "product" and k.dtype in ("bf16", "fp16") and min(k.m, k.n, k.k) >= LARGE for k in kinds]
     products = of_kinds(view, on, fit)
     time = lengths(view, products)
-    if time.sum() < FROM * wall:
+    if (taken := running_time(view, products)) < FROM * wall:
         return
     rate = float((model.needs[0][kind[products]] * model.costs.share[products]).sum() / time.sum())
     if rate < span("tvi-gemm-peak-share", "gemm")[0]:
         return
     gain = min(value("gt-fp8-2x", "gemm"), hardware.peaks["fp8"] / hardware.peaks["bf16"])
-    share = time.sum() / wall
+    share = taken / wall
     yield Claim(
         message=f"Products in 16 bits take {percent(share)} of the wall at {percent(rate)} of their peak; "
         f"{hardware.name} multiplies FP8 {gain:g} times as fast.",
-        ns=int(time.sum()),
+        ns=taken,
         how="Train the linear layers in FP8 (Transformer Engine, torchao) and compare the loss with a 16-bit run.",
         fix=faster(
             view, "fp8-training", "linear layers in FP8", products, 1 - KEPT * (1 - 1 / gain), 1 / gain,

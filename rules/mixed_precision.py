@@ -7,7 +7,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32, dtype_of_kernel
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import named
@@ -140,7 +140,7 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
     on = view.operations[timeline.is_kernel[view.operations]]
     mine = on[named(trace, trace.name_code[timeline.row[on]], is_fp32_product)]
     mine = mine[~_narrow(view, mine)]
-    ns = int(timeline.length[mine].sum())
+    ns = running_time(view, mine)
     if ns < FROM * wall:
         return
     low, high, told = _factors(view)

@@ -6,7 +6,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import communicating, kinds_of
 from gpu_trace_advisor.trace.kernel_names import kernel_class
@@ -201,7 +201,7 @@ def moe(view: DeviceWindow) -> Iterator[Claim]:
     if routing is None:
         return
     moving = _named(view, [name for name in _names(view) if MOVES.search(name) and not _routes(name)])
-    time = int(lengths(view, moving).sum())
+    time = running_time(view, moving)
     if time > MOVING * wall:
         yield Claim(
             message=f"Sorting, gathering and scattering take {percent(time / wall, 1)} of the wall beside {routing[:60]}.",
@@ -220,7 +220,7 @@ def moe(view: DeviceWindow) -> Iterator[Claim]:
     few = [kind.family == "product" and kind.weight_bytes > 0 and 0 < kind.m < FEW for kind in costs.kinds]
     experts = of_kinds(view, view.operations, few)
     grouped = any(GROUPED.search(name) for name in _names(view))
-    small = int(lengths(view, experts).sum())
+    small = running_time(view, experts)
     alike = len(experts) > len(present(costs.kind[experts])) and _in_a_row(view, experts)
     if not grouped and alike and small > SMALL * wall:
         yield Claim(

@@ -145,3 +145,23 @@ def test_the_precision_advised_is_one_that_the_device_has(asked_for: str, says: 
 """)
     )
     assert says in claim.how and not_said not in claim.how
+
+
+def test_no_rule_takes_more_than_the_wall_though_many_streams_run(tmp_path: Path) -> None:
+    """Four streams multiply for all of the time: that is the whole wall and not four of it."""
+    from gpu_trace_advisor.advice.build import advise_traces
+    from gpu_trace_advisor.ingest import read
+
+    from tests import build as b
+
+    events = []
+    for i in range(40):
+        for stream in range(4):
+            n = 4 * i + stream + 1
+            at = 1000 * i + 5 * stream
+            events += [b.op("aten::mm", at, at + 4), b.call(at + 1, at + 3, n),
+                       b.kernel(1000 * i + 30, 1000 * i + 1030, n, "volta_sgemm_128x64_nn", stream=stream)]  # fmt: skip
+    found = advise_traces([read(b.written(tmp_path / "a.json", *events))])
+    (finding,) = (one for one in found.findings if one.rule == "mixed-precision")
+    assert "take 100.0 % of the wall (40.0 ms)" in finding.message
+    assert finding.ns == found.devices[0].wall_ns

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.intervals import clip, total, union
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.changes import Change, fused, scaled
 from gpu_trace_advisor.replay.fixes import Fix
@@ -70,6 +71,12 @@ def lengths(view: DeviceWindow, operations: Int64) -> Floats:
     """ns of each."""
     timeline = view.timeline
     return np.asarray(timeline.length[operations], np.float64)
+
+
+def running_time(view: DeviceWindow, operations: Int64) -> int:
+    """ns of the window in which at least one of these operations runs: what several streams run at once counts once."""
+    timeline, window = view.timeline, view.window
+    return total(clip(union(timeline.start[operations], timeline.end[operations]), window.start_ns, window.end_ns))
 
 
 def less(view: DeviceWindow, operations: Int64, saved: Floats, share: float = 1.0) -> Floats:
