@@ -123,7 +123,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         format="kineto",
         producer=_producer(raw.metadata),
         metadata=raw.metadata,
-        base_ns=_integer(raw.metadata.get("baseTimeNanoseconds")),
+        base_ns=_base(raw.metadata),
         rank=_rank(raw.metadata, path),
         captured_ns=captured,
         notes=notes,
@@ -430,13 +430,13 @@ def _memory(raw: RawEvents) -> Memory:
 
     def known(key: str) -> Int64:
         values = column(key)
-        return np.where(values == MISSING, NONE, values)
+        return np.where((values < 0) | (values > LARGEST), NONE, values)
 
     kind, ordinal = column("Device Type"), column("Device Id")
     device = np.where((kind == 0) | (ordinal == MISSING), NONE, ordinal)
     size = column("Bytes")
     return Memory(
-        raw.ts[rows], device, np.where(size == MISSING, 0, size),
+        raw.ts[rows], device, np.where(np.abs(size.astype(np.float64)) > LARGEST, 0, size),
         known("Total Allocated"), known("Total Reserved"),
     )  # fmt: skip
 
@@ -469,6 +469,15 @@ def _devices(metadata: dict[str, Any]) -> list[Device]:
             )
         )
     return devices
+
+
+LARGEST = 1 << 60  # bytes or ns: sums of a few larger ones would leave 64 bits
+
+
+def _base(metadata: dict[str, Any]) -> int | None:
+    """What times count from; nothing that would put them centuries away."""
+    found = _integer(metadata.get("baseTimeNanoseconds"))
+    return found if found is not None and abs(found) < 4 * LARGEST else None
 
 
 def _integer(value: Any) -> int | None:
