@@ -157,3 +157,21 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         TextFile(tmp_path / "absent.json")
     with pytest.raises(UnreadableTrace, match="is a folder"):
         TextFile(tmp_path)
+
+
+def test_what_unpacks_to_a_thousand_times_its_size_is_refused_before_it_is_held(tmp_path: Path) -> None:
+    """One string of 200 MB in 200 kB; the same file unpacked is read."""
+    import tracemalloc
+
+    from gpu_trace_advisor.ingest import read
+
+    path = tmp_path / "bomb.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "')
+        for _ in range(200):
+            file.write(b"a" * 1_000_000)
+    tracemalloc.start()
+    with pytest.raises(UnreadableTrace, match="more than 200 times its size"):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 3 * (64 << 20)
+    tracemalloc.stop()

@@ -12,6 +12,10 @@ from gpu_trace_advisor.errors import UnreadableTrace
 
 GZIP_MAGIC = b"\x1f\x8b"
 _GzipError: Any = igzip_lib.IsalError
+MOST_TIMES = 200
+"""What gzip data may unpack to, as a multiple of its size: traces reach 10 to 60, what is made to fill memories 1,000."""
+LARGE = 64 << 20
+"""Bytes of text that may come of however little."""
 _READ = 1 << 20
 """Bytes read at a time."""
 _PACKED, _UNPACKED = 1 << 16, 1 << 18
@@ -76,6 +80,7 @@ class TextFile:
             yield first[skip:]
             for block in raw:
                 self._given += len(block)
+                self._refuse_bomb()
                 yield block
             return
         decoder = codecs.getincrementaldecoder(encoding)("replace")
@@ -129,7 +134,16 @@ class TextFile:
             self._direct, self._blocks = False, self._after(self._given)
             return None
         self._given += size
+        self._refuse_bomb()
         return size
+
+    def _refuse_bomb(self) -> None:
+        """A few bytes may unpack to any number: stop before they fill the memory."""
+        if self.gzipped and self._given > max(MOST_TIMES * self.size, LARGE):
+            raise UnreadableTrace(
+                f"{self.path}: unpacks to more than {MOST_TIMES} times its size, which no trace does; if it is one, unpack it "
+                "with gunzip first"
+            )
 
     def _unpack_into(self, view: memoryview) -> int:
         """The data behind what has been given."""
