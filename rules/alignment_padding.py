@@ -1,11 +1,13 @@
 from collections.abc import Iterator
 from math import prod
 
+import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
+from gpu_trace_advisor.rulekit.kernel_rows import left_by_tiles
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
@@ -117,7 +119,7 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
         ns=taken,
         how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
         fix=faster(
-            view, "alignment-padding", "sizes padded", odd, 1.0, 1 - most,
+            view, "alignment-padding", "sizes padded", odd, 1.0, np.maximum(1 - most, left_by_tiles(view, odd)),
             assumes=(f"optimistic: padded products take {percent(most)} less time; pessimistic: the library loses nothing",),
         ),
         evidence=(of_operations(view, odd),),

@@ -7,6 +7,7 @@ from gpu_trace_advisor.rulekit.kernel_rows import (
     FILLED,
     INSIDE,
     Judged,
+    at_best_cut,
     called,
     formula_of,
     is_cut_badly,
@@ -145,7 +146,7 @@ def tiles_and_waves(view: DeviceWindow) -> Iterator[Claim]:
         how=_how(cut, worst),
         fix=toward(
             view, "tiles-and-waves", "tiles that fill the device", [one for one, _ in cuts],
-            [_at_best(one, c) for one, c in cuts],
+            [at_best_cut(one, c) for one, c in cuts],
             "optimistic: with all of the device at work it keeps its rate for each busy part, as far as can be reached; "
             "pessimistic: no better cut exists for the shape",
         ),
@@ -189,9 +190,3 @@ def _how(cut: Tiling, one: Judged) -> str:
         "Choose sizes that fill whole waves (pad or trim to multiples of the tile), or let the library try other tiles and "
         "stream-K (TunableOp, max-autotune)."
     )
-
-
-def _at_best(one: Judged, cut: Tiling) -> float:
-    """Share of reachable, were the device and the tiles full."""
-    whole = min(cut.fill, 1.0) * (min(cut.inside, 1.0) if cut.inside < INSIDE else 1.0)
-    return min((one.row.of_reachable or 1.0) / max(whole, 1e-6), 1.0)

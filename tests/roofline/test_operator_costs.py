@@ -422,6 +422,9 @@ REPAIRED = [
      [[888, 1, 64], [888, 1, 64], [9, 16, 1, 64], [9, 16, 1, 64], [888]], [BF16, BF16, "unsigned char", "unsigned char", INT64],
      None, 2 * 888 * 64 * 3),
     ("norm backward", "aten::_fused_rms_norm_backward", [[64, 512], [64, 512]], [BF16, BF16], None, 6 * 64 * 512),
+    ("table's gradient", "torch::autograd::CppNode<SplitLookupFunction_adagrad_Op>", [[128, 48]], [FP32], None, 4 * 128 * 48),
+    ("lengths and values", "fbgemm::permute_2D_sparse_data", [[24], [24, 16], [768], [], []], ["int"] * 3 + ["", ""], None,
+     2 * 4 * (24 * 16 + 768)),
     ("index", "aten::index", [[1000, 64], [[10]]], [FP32, "TensorList"], None, 4 * 2 * 640 + 4 * 10),
 ]  # fmt: skip
 

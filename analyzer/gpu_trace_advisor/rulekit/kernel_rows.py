@@ -17,7 +17,8 @@ from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.roofline.kernel_table import KernelRow
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.roofline.tiles import Tiling
+from gpu_trace_advisor.rulekit.kernel_fixes import Floats, faster, lengths
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import percent
 
@@ -122,3 +123,24 @@ def formula_of(one: Judged, view: DeviceWindow) -> str:
         f"reachable {ceiling} ({row.reachable_from}); at it a call takes "
         f"{(view.kernel_table.floor_ns(one.at) or 0.0) / 1e3:,.1f} µs"
     )
+
+
+def at_best_cut(one: Judged, cut: Tiling) -> float:
+    """Share of reachable that a badly cut product would have, were the device and its tiles full."""
+    whole = min(cut.fill, 1.0) * (min(cut.inside, 1.0) if cut.inside < INSIDE else 1.0)
+    return min((one.row.of_reachable or 1.0) / max(whole, 1e-6), 1.0)
+
+
+def left_by_tiles(view: DeviceWindow, products: Int64) -> Floats:
+    """[k] the least part of each operation's time that another change may leave, so that with better tiles it is no faster
+    than can be reached; 0 where that is not known."""
+    least = np.zeros(len(view.timeline.row))
+    for one in judged_rows(view):
+        floor = view.kernel_table.floor_ns(one.at)
+        if floor is None:
+            continue
+        mine = view.kernel_table.operations(one.at)
+        cut = view.kernel_table.tiling(one.at) if is_cut_badly(view, one) else None
+        tiles = (one.row.of_reachable or 1.0) / at_best_cut(one, cut) if cut else 1.0
+        least[mine] = np.minimum(floor / np.maximum(lengths(view, mine), 1.0) / tiles, 1.0)
+    return least[products]
