@@ -65,8 +65,10 @@ def parser() -> argparse.ArgumentParser:
         help="a recording (- is standard input), or a folder, pattern or URL with the ranks of one run",
     )  # fmt: skip
     p.add_argument(
-        "--format", choices=("text", "json", "html", "csv", "markdown", "sarif", "perfetto", "github"), default="text",
-        help="what is written (default: text); csv: the table of kernels; github: annotations, with --against or --budget",
+        "--format", default="text",
+        choices=("text", "json", "html", "csv", "markdown", "sarif", "perfetto", "github", "gitlab"),
+        help="what is written (default: text); csv: the table of kernels; github: annotations, with --against or --budget; "
+        "gitlab: a code-quality report",
     )  # fmt: skip
     p.add_argument("-v", "--verbose", action="store_true", help="everything as text, not the first screen alone")
     p.add_argument(
@@ -273,7 +275,7 @@ def as_text(advice: Advice, options: argparse.Namespace) -> str:
     return first_screen.render(advice, color=color, width=width(), top=options.top or first_screen.CHANGES)
 
 
-WITH_STUDIES = ("html", "csv", "markdown", "sarif", "perfetto")
+WITH_STUDIES = ("html", "csv", "markdown", "sarif", "perfetto", "gitlab")
 
 
 def in_format(form: str, advice: Advice, drawings: Sequence[Drawing], outcome: Outcome | None = None) -> str:
@@ -290,6 +292,10 @@ def in_format(form: str, advice: Advice, drawings: Sequence[Drawing], outcome: O
         from gpu_trace_advisor.report import sarif
 
         return sarif.render(advice, version(), Path.cwd())
+    if form == "gitlab":
+        from gpu_trace_advisor.report import gitlab
+
+        return gitlab.render(advice, version(), Path.cwd())
     if form == "perfetto":
         from gpu_trace_advisor.report import perfetto
 
@@ -441,6 +447,8 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
             write_whole(options.html, in_format("html", advice, drawings, outcome))
         if options.format in WITH_STUDIES:
             told[options.format] = in_format(options.format, advice, drawings, outcome)
+    if options.format == "github" and advice is not None:
+        add_step_summary(in_format("markdown", advice, drawings, outcome))
     output = told.get(options.format, "\n".join(parts))
     if options.output:
         write_whole(options.output, output)
@@ -449,6 +457,18 @@ def run_gates(options: argparse.Namespace, request: Request) -> int:
     if outcome.complaint:
         say(outcome.complaint)
     return outcome.exit_code
+
+
+def add_step_summary(text: str) -> None:
+    """Add the findings to the summary of the workflow's step, where GitHub says that there is one."""
+    place = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not place:
+        return
+    try:
+        with Path(place).open("a", encoding="utf-8", errors="replace") as summary:
+            summary.write(text)
+    except OSError as error:
+        say(f"warning: the step summary cannot be written: {error.strerror or error}")
 
 
 def looked_at(options: argparse.Namespace, request: Request, progress: Progress) -> RunResult:

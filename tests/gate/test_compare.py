@@ -23,7 +23,7 @@ from gpu_trace_advisor.gate.run_record import Run, counts, run_of
 from gpu_trace_advisor.ingest import read
 
 from tests.advices import MS, advice, device, host
-from tests.build import annotation, call, kernel, op, step, written
+from tests.build import Event, annotation, call, kernel, op, step, written
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
 
@@ -578,6 +578,39 @@ def test_annotations_for_github(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("::error title=after.json.gz%3A regressed::step time")
     assert "%25" in line and "% " not in line
+
+
+def few_steps(extra: int) -> list[Event]:
+    """Three steps of 100 µs with a kernel each, the kernel 40 µs and some more long."""
+    steps = [step(3 + i, 100 * i, 100 * i + 100) for i in range(3)]
+    calls = [call(100 * i + 10, 100 * i + 15, 1 + i) for i in range(3)]
+    return [*steps, *calls, *(kernel(100 * i + 20, 100 * i + 60 + extra, 1 + i, "gemm") for i in range(3))]
+
+
+def test_too_few_steps_are_a_warning_and_the_findings_go_to_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n", encoding="utf-8")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    after, before = (
+        written(tmp_path / f"{name}.json", *few_steps(extra)) for name, extra in (("after", 1), ("before", 0))
+    )
+    assert main([str(after), "--against", str(before), "--format", "github"]) == 2
+    assert capsys.readouterr().out.startswith("::warning title=after.json%3A too few steps to tell::")
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("before\n") and "GPU busy" in text
+
+
+def test_a_summary_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "missing" / "summary.md"))
+    after, before = (
+        written(tmp_path / f"{name}.json", *few_steps(extra)) for name, extra in (("after", 1), ("before", 0))
+    )
+    assert main([str(after), "--against", str(before), "--format", "github"]) == 2
+    assert "warning: the step summary cannot be written" in capsys.readouterr().err
 
 
 def test_steps_of_the_host_alone_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.gate.budget import BROKEN, OK, UNKNOWN, Check
-from gpu_trace_advisor.gate.compare import Change, Comparison, LaneChange, Timing, ms
+from gpu_trace_advisor.gate.compare import TOO_FEW, Change, Comparison, LaneChange, Timing, ms
 from gpu_trace_advisor.quantity import shown
 from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.sanitize import clean
@@ -114,7 +114,7 @@ def github(comparison: Comparison | None, checks: Sequence[Check], file: str) ->
     """Workflow commands: an error, warning or notice for each thing to be seen beside the change."""
     lines = []
     if comparison is not None:
-        level = "error" if comparison.exit_code else "notice"
+        level = "warning" if comparison.verdict == TOO_FEW else "error" if comparison.exit_code else "notice"
         lines.append(_command(level, f"{file}: {comparison.verdict}", comparison.reason))
     for check in checks:
         if check.status != OK:
