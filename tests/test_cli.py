@@ -633,3 +633,60 @@ def test_what_the_trace_does_not_tell(sample: Callable[[str], Path], capsys: pyt
     assert json.loads(capsys.readouterr().out)["phase"] == {"name": "decode", "why": "asked for with --phase"}
     assert "expected a size such as 14GB" in refused(capsys, trace, "--weights", "many")
     assert "no such device" in refused(capsys, trace, "--hardware", "abacus 3000")
+
+
+def test_a_project_sets_defaults(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text('[tool.gpu-trace-advisor]\nphase = "decode"\nverbose = true\n', encoding="utf-8")
+    assert main([str(good)]) == 0
+    assert "KERNELS" in capsys.readouterr().out
+    assert main([str(good), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"]["name"] == "decode"
+    assert main([str(good), "--format", "json", "--phase", "training"]) == 0
+    assert json.loads(capsys.readouterr().out)["phase"]["name"] == "training"
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('rules = "mine"', "rules: expected window,"),
+        ('scheduler = "tcp://x:1"', "scheduler: expected window,"),
+        ('phase = "sleeping"', "sleeping"),
+        ("top = 0", "whole number"),
+        ("phase = ", "pyproject.toml: "),
+    ],
+)
+def test_a_project_that_sets_what_it_cannot(
+    table: str,
+    says: str,
+    good: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text(f"[tool.gpu-trace-advisor]\n{table}\n", encoding="utf-8")
+    try:
+        assert main([str(good)]) == 2
+    except SystemExit as end:
+        assert end.code == 2
+    told = capsys.readouterr()
+    assert says in told.err and told.out == "" and told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_completes_the_options_in_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--completion", shell]) == 0
+    assert "advise" in capsys.readouterr().out
+
+
+def test_a_shell_is_told_what_could_come_next(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    environment = {
+        **os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": "advise --wh", "COMP_POINT": "11", "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(told), "_ARGCOMPLETE_SHELL": "bash",
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-m", "gpu_trace_advisor"], env=environment, check=True)
+    assert told.read_text().split() == ["--what-if"]

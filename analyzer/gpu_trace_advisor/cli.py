@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from gpu_trace_advisor.errors import AdviseError, BadUsage, UnreadableTrace
 from gpu_trace_advisor.runtime import heap
 from gpu_trace_advisor.runtime import start_up as lean
-from gpu_trace_advisor.runtime.files import write_whole
+from gpu_trace_advisor.runtime.files import read_small, write_whole
 from gpu_trace_advisor.runtime.progress import Progress
 from gpu_trace_advisor.sanitize import clean, json_text, printable
 
@@ -121,8 +121,48 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--debug", action="store_true", help="show the traceback of what exits with 3")
+    p.add_argument(
+        "--completion", choices=("bash", "zsh", "fish"), help="print what completes the options in this shell"
+    )
     p.add_argument("-V", "--version", action=TellVersion, nargs=0, help="show program's version number and exit")
     return p
+
+
+CONFIGURABLE = (
+    "window", "steps", "step_marker", "phase", "hardware", "weights", "objective", "price", "batch", "prompt_tokens",
+    "output_tokens", "against", "budget", "jobs", "top", "verbose",
+)  # fmt: skip
+"""Options that a project may set; none that would run its code or reach for the network."""
+
+
+def configured(file: Path, options: argparse.ArgumentParser) -> dict[str, object]:
+    """Defaults that `[tool.gpu-trace-advisor]` of a project's pyproject.toml sets, by the names of the options.
+
+    Raises:
+        BadUsage: the file is no TOML, or names an option that it cannot set, or gives it a value that it cannot take.
+    """
+    if not file.is_file():
+        return {}
+    text = read_small(file)
+    if "gpu-trace-advisor" not in text:
+        return {}
+    import tomllib
+
+    try:
+        table = tomllib.loads(text).get("tool", {}).get("gpu-trace-advisor", {})
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadUsage(f"{file}: {error}") from None
+    if not isinstance(table, dict):
+        raise BadUsage(f"{file}: [tool.gpu-trace-advisor] is no table")
+    arguments = []
+    for name, value in table.items():
+        if name.replace("-", "_") not in CONFIGURABLE:
+            allowed = ", ".join(option.replace("_", "-") for option in CONFIGURABLE)
+            raise BadUsage(f"{file}: [tool.gpu-trace-advisor] {name}: expected {allowed}")
+        for one in value if isinstance(value, list) else [value]:
+            arguments += [f"--{name}"] * (one is not False) if isinstance(one, bool) else [f"--{name}={one}"]
+    given = vars(options.parse_args(arguments))
+    return {name.replace("-", "_"): given[name.replace("-", "_")] for name in table}
 
 
 def positive(text: str) -> float:
@@ -164,7 +204,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     try:
         with lean.rare_collections():
-            return run(parser().parse_intermixed_args(given))
+            options = parser()
+            if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next
+                import argcomplete
+
+                argcomplete.autocomplete(options)
+            options.set_defaults(**configured(Path("pyproject.toml"), options))
+            return run(options.parse_intermixed_args(given))
     except AdviseError as error:
         say(str(error))
         return error.exit_code
@@ -213,6 +259,9 @@ def fault(error: Exception) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Read, analyse, write."""
+    if options.completion:
+        put(completion(options.completion))
+        return 0
     if options.test_rules:
         return test_rules(options)
     if options.list_rules or options.explain is not None:
@@ -395,6 +444,19 @@ def about_rules(options: argparse.Namespace) -> str:
     for error in errors:
         say(error)
     return rule_list(rules) if options.explain is None else explained(options.explain, width(), rules)
+
+
+def completion(shell: str) -> str:
+    """What makes a shell complete the options.
+
+    Raises:
+        BadUsage: the package that does it is not installed.
+    """
+    try:
+        import argcomplete
+    except ImportError:
+        raise BadUsage("--completion needs pip install 'gpu-trace-advisor[completion]'") from None
+    return str(argcomplete.shellcode(["advise"], shell=shell)) + "\n"  # type: ignore[attr-defined, unused-ignore]
 
 
 def test_rules(options: argparse.Namespace) -> int:

@@ -100,7 +100,8 @@ def finding(advice: Advice, device: DeviceAdvice, number: int) -> list[str]:
     lines += [f"assumes: {clean(text)}" for text in one.assumes]
     lines += [f"doubt: {clean(text)}" for text in one.doubts]
     lines += [f"not priced: {clean(one.unpriced)}"] * bool(one.unpriced)
-    lines += [f"source: {clean(source.title)} {clean(source.section)}".rstrip() for source in one.sources]
+    sources = (f"source: {clean(source.title)} {clean(source.section)}".rstrip() for source in one.sources)
+    lines += dict.fromkeys(sources)
     lines += [f"verify: {clean(one.verify)}"] * bool(one.verify)
     return lines
 
