@@ -36,6 +36,16 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--stacks", action="store_true", help="Python stacks too; they cost the host a lot")
     p.add_argument("--memory", action="store_true", help="allocations too")
     p.add_argument("--stop", action="store_true", help="end the script when everything is recorded")
+    p.add_argument("--server", metavar="URL", help="record this running vLLM or SGLang server instead of a script")
+    p.add_argument("--seconds", metavar="N", type=float, default=10.0, help="with --server: how long (default: 10)")
+    p.add_argument(
+        "--folder", metavar="DIR", type=Path, default=Path(),
+        help="with --server: where the server writes its recordings (default: the current folder)",
+    )  # fmt: skip
+    p.add_argument(
+        "--patience", metavar="N", type=float, default=600.0,
+        help="with --server: seconds to wait for its files (default: 600)",
+    )  # fmt: skip
     p.add_argument("script", nargs=argparse.REMAINDER, help="the script and its arguments")
     return p
 
@@ -49,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     script = options.script[1:] if options.script[:1] == ["--"] else options.script
     try:
+        if options.server:
+            return serve(options)
         if not script:
             raise BadUsage("no script given: python -m gpu_trace_advisor.record -- script.py")
         if not Path(script[0]).is_file():
@@ -91,6 +103,22 @@ def run(options: argparse.Namespace, script: Sequence[str]) -> int:
         hint = "record it whole with --step none" if not recorder.ended else "give a lower --warmup or more steps"
         raise NothingToAnalyse(f"{script[0]}: {found} found, {settings.warmup + 1} are warm-up; {hint}")
     return code
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Record a running server, and advise; returns the exit code of `advise`.
+
+    Raises:
+        BadUsage, NothingToAnalyse: as `record_server`.
+    """
+    from gpu_trace_advisor.cli import main as advise
+    from gpu_trace_advisor.record.server import record_server
+
+    if not 0 < options.seconds < 86_400 or not 0 < options.patience < 86_400:
+        raise BadUsage("--seconds and --patience: expected a number of seconds above 0, below a day")
+    written = record_server(options.server, options.seconds, options.folder, options.patience, say)
+    say(f"{len(written)} recordings: {', '.join(path.name for path in written[:4])}{' …' * (len(written) > 4)}")
+    return advise([str(path) for path in written])
 
 
 def say(message: str) -> None:

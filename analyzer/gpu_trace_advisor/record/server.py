@@ -1,0 +1,108 @@
+"""`python -m gpu_trace_advisor.record --server URL --seconds N`: record a running vLLM or SGLang server by its own HTTP calls.
+
+Both start and stop torch.profiler at POST /start_profile and /stop_profile, and write a file for each rank into a folder on
+their side: vLLM where VLLM_TORCH_PROFILER_DIR (later --profiler-config) says, SGLang where SGLANG_TORCH_PROFILER_DIR says.
+Sources: vLLM, "Profiling vLLM"; SGLang, "Benchmark and Profiling".
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.ingest import TRACE_NAMES
+
+ANSWER = 1 << 16  # bytes of an answer that are read
+START_SECONDS = 60.0  # for the server to start its profiler
+QUIET_SECONDS = 2.0  # without a change of size, and a file is whole
+LOOK_SECONDS = 0.25
+HOW = (
+    "start vLLM with VLLM_TORCH_PROFILER_DIR=FOLDER in its environment (or --profiler-config with torch_profiler_dir), SGLang "
+    "with SGLANG_TORCH_PROFILER_DIR=FOLDER"
+)
+Tell = Callable[[str], None]
+
+
+def record_server(url: str, seconds: float, folder: Path, patience: float, tell: Tell) -> list[Path]:
+    """Profile a server for some seconds; the recordings that it wrote to `folder`.
+
+    patience: seconds to wait for the profiler to stop, and for its files: writing them may take minutes.
+
+    Raises:
+        BadUsage: no such folder, or no URL of a server.
+        NothingToAnalyse: the server refuses, dies, or writes nothing.
+    """
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise BadUsage(f"--server {url}: expected an address such as http://127.0.0.1:8000")
+    if not folder.is_dir():
+        raise BadUsage(f"{folder}: no such folder; name the one that the server writes to ({HOW})")
+    before = _recordings(folder)
+    _post(url, "start_profile", START_SECONDS)
+    tell(f"recording for {seconds:g} s; send the requests that matter")
+    try:
+        time.sleep(seconds)
+    finally:  # Ctrl-C ends the recording, not the profiler's hold on the server
+        tell("stopping the profiler; the server writes its files")
+        _post(url, "stop_profile", patience)
+    return _written(folder, before, patience, tell)
+
+
+def _post(url: str, call: str, seconds: float) -> None:
+    """Ask for something that has no answer but yes.
+
+    Raises:
+        NothingToAnalyse: there is no server, or it does not do it.
+    """
+    place = f"{url.rstrip('/')}/{call}"
+    request = urllib.request.Request(place, data=b"", method="POST")
+    shown = f"{urlsplit(url).hostname}: /{call}"
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            answer.read(ANSWER)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = " ".join(error.read(200).decode("utf-8", errors="replace").split())
+        hint = HOW if error.code in (404, 405, 500, 501) else "see the server's log"
+        told = " ".join(filter(None, (str(error.code), error.reason, said[:80])))
+        raise NothingToAnalyse(f"{shown}: the server answers {told}; {hint}") from None
+    except TimeoutError:
+        raise NothingToAnalyse(
+            f"{shown}: no answer within {seconds:g} s; see the server's log, or give more --patience"
+        ) from None
+    except urllib.error.URLError as error:
+        reason = getattr(error.reason, "strerror", None) or error.reason
+        raise NothingToAnalyse(f"{shown}: {reason}; is the server running there?") from None
+    except (OSError, HTTPException) as error:
+        raise NothingToAnalyse(f"{shown}: the connection broke ({error}); did the server die?") from None
+
+
+def _recordings(folder: Path) -> dict[Path, tuple[int, int]]:
+    """The recordings below a folder with their size and time of change."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.name.endswith(TRACE_NAMES) and path.is_file():
+            status = path.stat()
+            found[path] = status.st_size, status.st_mtime_ns
+    return found
+
+
+def _written(folder: Path, before: dict[Path, tuple[int, int]], patience: float, tell: Tell) -> list[Path]:
+    """The new recordings, once none has changed for a while."""
+    deadline, since, last = time.monotonic() + patience, time.monotonic(), dict[Path, tuple[int, int]]()
+    while time.monotonic() < deadline:
+        new = {path: state for path, state in _recordings(folder).items() if before.get(path) != state}
+        if new != last:
+            since, last = time.monotonic(), new
+        if new and time.monotonic() - since >= QUIET_SECONDS and all(size for size, _ in new.values()):
+            return sorted(new)
+        time.sleep(LOOK_SECONDS)
+    if last:
+        tell("the files still change; what is there is read")
+        return sorted(last)
+    raise NothingToAnalyse(f"{folder}: the server wrote no recording there within {patience:g} s; {HOW}")

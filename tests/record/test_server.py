@@ -1,0 +1,145 @@
+"""A running server recorded by its own HTTP calls, against a stand-in that speaks them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from gpu_trace_advisor.record.script import main
+
+Behaviour = Callable[[BaseHTTPRequestHandler], int]
+
+
+@contextmanager
+def standing_in(**behaviour: Behaviour) -> Iterator[tuple[str, list[str]]]:
+    """A server that does this at POST /start_profile and /stop_profile; its address, and what was asked of it."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            call = self.path.strip("/")
+            asked.append(call)
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            act = behaviour.get(call)
+            code = act(self) if act else 404
+            if code:
+                self.send_response(code)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def fine(handler: BaseHTTPRequestHandler) -> int:
+    return 200
+
+
+def record(url: str, folder: Path, *more: str) -> int:
+    return main(["--server", url, "--seconds", "0.1", "--folder", str(folder), "--patience", "6", *more])
+
+
+def test_the_files_that_the_server_writes_are_advised_on(
+    tmp_path: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "earlier.json.gz").write_bytes(sample("training-dataloader").read_bytes())
+
+    def slowly(handler: BaseHTTPRequestHandler) -> int:
+        """As a profiler does: a file grows after the call was answered."""
+
+        def write() -> None:
+            whole = sample("eager-decode").read_bytes()
+            with (tmp_path / "rank0.pt.trace.json.gz").open("wb") as file:
+                for at in range(0, len(whole), len(whole) // 4 + 1):
+                    file.write(whole[at : at + len(whole) // 4 + 1])
+                    file.flush()
+                    time.sleep(0.3)
+
+        threading.Thread(target=write).start()
+        return 200
+
+    with standing_in(start_profile=fine, stop_profile=slowly) as (url, asked):
+        assert record(url, tmp_path) == 0
+    assert asked == ["start_profile", "stop_profile"]
+    told = capsys.readouterr()
+    assert "1 recordings: rank0.pt.trace.json.gz" in told.err
+    assert told.out.startswith("GPU busy")
+
+
+def broken(handler: BaseHTTPRequestHandler) -> int:
+    handler.connection.close()
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says"),
+    [
+        ({}, "/start_profile: the server answers 404 Not Found; start vLLM with VLLM_TORCH_PROFILER_DIR"),
+        ({"start_profile": lambda handler: 500}, "answers 500"),
+        ({"start_profile": lambda handler: 403}, "answers 403 Forbidden; see the server's log"),
+        ({"start_profile": fine, "stop_profile": broken}, "/stop_profile: "),
+        ({"start_profile": fine, "stop_profile": fine}, "the server wrote no recording there within 6 s; start vLLM"),
+    ],
+)
+def test_a_server_that_refuses_dies_or_writes_nothing_is_one_line(
+    behaviour: dict[str, Behaviour], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with standing_in(**behaviour) as (url, _):
+        assert record(url, tmp_path) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("record: ") and " ".join(says.split()) in " ".join(last.split())
+
+
+def test_a_server_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def asleep(handler: BaseHTTPRequestHandler) -> int:
+        time.sleep(1.5)
+        return 0
+
+    with standing_in(start_profile=fine, stop_profile=asleep) as (url, _):
+        assert main(["--server", url, "--seconds", "0.1", "--folder", str(tmp_path), "--patience", "0.5"]) == 2
+    assert "no answer within 0.5 s" in capsys.readouterr().err
+
+
+def test_no_server_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with standing_in() as (url, _):
+        pass
+    assert record(url, tmp_path) == 2
+    assert "Connection refused; is the server running there?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--server", "ftp://x"], "expected an address such as http://"),
+        (["--server", "http://127.0.0.1:9", "--folder", "missing"], "missing: no such folder"),
+        (["--server", "http://127.0.0.1:9", "--seconds", "0"], "above 0"),
+    ],
+)
+def test_bad_usage(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_interruption_stops_the_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with standing_in(start_profile=fine, stop_profile=fine) as (url, asked):
+        monkeypatch.setattr("gpu_trace_advisor.record.server.time.sleep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            record(url, tmp_path)
+        monkeypatch.undo()
+    assert asked == ["start_profile", "stop_profile"]
