@@ -235,7 +235,10 @@ def steps_window(events: list[Event], operations: list[Operation]) -> tuple[int,
     if not used:
         return None
     ends = [markers[i][1] for i in used] + [o.end for o, i in zip(operations, step_of, strict=True) if i is not None]
-    return markers[used[0]][0], max(ends)
+    # Work that was queued before is not the first step's: it begins where that ends, at the latest with its own.
+    own = min(o.start for o, i in zip(operations, step_of, strict=True) if i == used[0])
+    queued = [min(o.end, own) for o in operations if o.start < own]
+    return max([markers[used[0]][0], *queued]), max(ends)
 
 
 # the comparison

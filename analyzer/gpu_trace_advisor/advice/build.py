@@ -20,7 +20,7 @@ from gpu_trace_advisor.advice.model import (
     TraceInfo,
     WhatIf,
 )
-from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit
+from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
@@ -258,7 +258,12 @@ def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
     for one in wanted:
         name = one.name if isinstance(one, Fix) else one.id
         found, why = ([one], None) if isinstance(one, Fix) else fixes_of(view, one)
-        why = distrust(view) or why or next(filter(None, (fix.refuses(view.graph) for fix in found)), None)
+        why = (
+            distrust(view)
+            or withheld(view)
+            or why
+            or next(filter(None, (fix.refuses(view.graph) for fix in found)), None)
+        )
         if why:
             refused[name] = why
         else:

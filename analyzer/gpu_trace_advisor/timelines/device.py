@@ -368,6 +368,8 @@ def blocking_calls(timeline: Timeline) -> Blocking:
 
 def _busy_before(busy: Intervals, instant: Int64) -> Bool:
     """[k] the device was at work until this instant, but for a launch's latency."""
+    if not len(busy.start):
+        return np.zeros(len(instant), np.bool_)
     at = np.searchsorted(busy.start, instant, side="left") - 1  # the last stretch that began before it
     return np.asarray((at >= 0) & (busy.end[np.maximum(at, 0)] >= instant - BLOCKING_COPY_NS), np.bool_)
 
