@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.analysis.summary import host_ranges, memory_use
+from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.trace.model import Kind
 
 from tests.build import (
@@ -181,3 +185,11 @@ def test_a_gap_is_named_by_the_deepest_record_that_covers_half_of_it() -> None:
     events += [call(12_000, 12_004, 2), kernel(12_005, 12_100, 2)]
     (gap, *_) = device(*events).gaps
     assert gap.parts[0].evidence == "decode.py(12): pick_tokens"
+
+
+def test_the_latency_of_launches_is_measured_or_none(tmp_path: Path) -> None:
+    """One launch meets an idle GPU and starts 60 µs after its call began; the others wait in the queue behind it."""
+    queued = [call(4 * i, 4 * i + 2, i + 1) for i in range(1, 20)]
+    ran = [kernel(60 + 10 * i, 70 + 10 * i, i + 1) for i in range(20)]
+    path = written(tmp_path / "run.json", call(0, 2, 1), *queued, *ran)
+    assert advise_traces([read(path)]).devices[0].launch_latency_ns == 60_000

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline, load_runs
 from gpu_trace_advisor.gate.compare import IMPROVED, NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare
-from gpu_trace_advisor.gate.noise import between_runs, quantile
+from gpu_trace_advisor.gate.noise import apart, quantile
 from gpu_trace_advisor.gate.rank_test import rank_test, shift
 from gpu_trace_advisor.gate.run_record import Run, counts, run_of
 from gpu_trace_advisor.ingest import read
@@ -142,21 +143,23 @@ def test_p_is_that_of_scipy(before: int, after: int, ties: int) -> None:
 
 
 def test_runs_lie_apart_as_students_t_says() -> None:
-    """No scatter of steps: 22, 24 and 26 have a variance of 4, which counts half beside that of the steps, so √2; t of
-    2 + 2 degrees of freedom is 4.604, and a single value differs from the mean of three by √(1 + 1/3) as much."""
-    runs = [[22.0] * 9, [24.0] * 9, [26.0] * 9]
-    assert between_runs(runs, [24.0] * 9) == pytest.approx(4.604 * 2**0.5 * (4 / 3) ** 0.5)
+    """No scatter of steps: factors of e^-0.1, 1 and e^0.1 have a variance of 0.01, which counts 2 of 3 beside that of the
+    steps; t of 1 + 2 degrees of freedom is 5.841, and a single value differs from the mean of three by √(1 + 1/3) as much."""
+    runs = [[10 * math.exp(by)] * 9 for by in (-0.1, 0, 0.1)]
+    found = apart(runs, [12.0] * 9)
+    assert found.chance == pytest.approx(5.841 * (0.02 / 3) ** 0.5 * (4 / 3) ** 0.5)
+    assert found.by == pytest.approx(math.log(1.2)) and not found.beyond
 
 
 def test_one_run_is_as_uncertain_as_its_steps_scatter() -> None:
-    """Steps of 9 and 11 have a standard deviation of √2 (two of them); one run against one differs by √2 as much."""
-    assert between_runs([[9, 11]], [9, 11]) == pytest.approx(9.925 * 2**0.5 * 2**0.5)
-    assert between_runs([[9, 9, 11, 11, 90]], [9, 9, 11, 11, 10]) == pytest.approx(
-        9.925 * 2**0.5, rel=0.2
-    )  # one odd step
-    assert between_runs([[9, 11]], [18, 22]) == between_runs(
-        [[9, 11]], [9, 11]
-    )  # slower steps scatter more, as a share as much
+    """Two steps a factor of e^0.2 apart deviate by 0.2 / √2; one run against one differs by √2 as much."""
+    two = [10, 10 * math.exp(0.2)]
+    assert apart([two], two).chance == pytest.approx(9.925 * 0.2)
+    assert apart([two], [3 * ms for ms in two]).chance == pytest.approx(
+        9.925 * 0.2
+    )  # slower by a factor scatters as much
+    odd = apart([[10, 10, 10, 10, 90]], [10, 10, 10, 10, 10])
+    assert odd.chance == 0  # one odd step of several is no scatter
 
 
 def test_quantiles_go_on_where_the_table_ends() -> None:
@@ -220,9 +223,11 @@ def test_what_lies_within_the_spread_of_runs_is_noise() -> None:
     several = compare([run(fast), run(slow), run(fast)], run([p + 0.001 for p in slow]))
     assert several.verdict == SAME
     step = several.lanes[0].step
-    # The same recording twice counts once: 22.54 and 25.54 have a variance of 4.5, steps hardly any, together 4.5 / 3;
-    # t of 2 + 1 degrees of freedom is 5.841, and one value differs from the mean of two by √1.5 as much.
-    assert step is not None and step.noise_ns == pytest.approx(5.841 * 1.5 * MS, rel=0.01)
+    # The same recording twice counts once: ln 22.54 and ln 25.54 have a variance of 0.0078, steps hardly any, together half;
+    # t of 1 + 1 degrees of freedom is 9.925, one value differs from the mean of two by √1.5 as much: e^0.76 - 1 of 24.04 ms.
+    assert step is not None and step.noise_ns == pytest.approx(
+        (math.exp(9.925 * (0.0078 / 2 * 1.5) ** 0.5) - 1) * 24.04 * MS, rel=0.02
+    )
 
 
 def test_a_single_run_says_so_and_several_do_not() -> None:
@@ -285,9 +290,11 @@ def test_what_varies_by_itself_is_told_and_no_regression(before: Sequence[int], 
 
 
 def test_what_varies_is_held_against_its_noise() -> None:
-    """From about 2 to 9 a step: more than any of the steps before."""
-    found = compare([counted((2, 1, 2, 2, 3, 2, 2, 1, 2, 2))], counted((9, 9, 8, 9, 9, 9, 10, 9, 9, 9), 1.001))
-    assert found.verdict == REGRESSED and "more work a step: syncs 1.9 → 9" in found.reason
+    """From about 2 to 9 a step, in three runs before: more than chance would have it."""
+    each = ((2, 1, 2, 2, 3, 2, 2, 1, 2, 2), (2, 2, 2, 3, 2, 2, 1, 2, 2, 2), (2, 2, 1, 2, 2, 2, 3, 2, 2, 2))
+    before = [counted(counts, 1 + i / 1000) for i, counts in enumerate(each)]
+    found = compare(before, counted((9, 9, 8, 9, 9, 9, 10, 9, 9, 9), 1.0005))
+    assert found.verdict == REGRESSED and "more work a step: syncs 2 → 9" in found.reason
 
 
 def test_what_is_constant_in_both_is_exact() -> None:

@@ -23,7 +23,7 @@ from gpu_trace_advisor.gate.comparability import (
     same_devices,
     same_recording,
 )
-from gpu_trace_advisor.gate.noise import between_runs
+from gpu_trace_advisor.gate.noise import apart
 from gpu_trace_advisor.gate.rank_test import Shift, shift
 from gpu_trace_advisor.gate.run_record import Lane, Run, middle
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -205,11 +205,11 @@ def _timing(before: Sequence[Sequence[int]], after: Sequence[int]) -> Timing | N
     if min(len(pooled), len(after)) < FEWEST_PERIODS:
         return Timing(usual, now, None, None, TOO_FEW)
     moved = shift(pooled, after)
-    apart = between_runs(before, after)
+    runs = apart([[max(ns, 1) for ns in run] for run in before], [max(ns, 1) for ns in after])
     verdict = SAME
-    if moved.significant and abs(moved.by) > max(RELATIVE * usual, ABSOLUTE_NS, apart):
+    if moved.significant and runs.beyond and abs(moved.by) > max(RELATIVE * usual, ABSOLUTE_NS):
         verdict = REGRESSED if moved.by > 0 else IMPROVED
-    return Timing(usual, now, moved, max(moved.half_width, apart), verdict)
+    return Timing(usual, now, moved, max(moved.half_width, runs.share * usual), verdict)
 
 
 def _changes(
@@ -265,8 +265,9 @@ def _grew(before: Sequence[Lane], after: Lane, name: str) -> bool:
     pooled = [count for each in runs for count in each]
     if min(len(pooled), len(now)) <= FEWEST_PERIODS or not all(runs):
         return False
-    more = fmean(now) - fmean(pooled)
-    return shift(pooled, now).significant and more > max(RELATIVE * fmean(pooled), between_runs(runs, now, fmean))
+    enough = fmean(now) - fmean(pooled) > RELATIVE * fmean(pooled)
+    above_none = [[count + 1 for count in each] for each in (*runs, now)]  # a ratio needs more than 0
+    return enough and shift(pooled, now).significant and apart(above_none[:-1], above_none[-1], fmean).beyond
 
 
 def _judge(lanes: Sequence[LaneChange]) -> tuple[str, str]:

@@ -11,37 +11,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, median, stdev
+from statistics import fmean, median, stdev, variance
 
-STEPS_AS_RUNS = 2  # degrees of freedom that the scatter of steps counts for
+from gpu_trace_advisor.runtime.classes import dataclass
+
+STEPS_AS_RUNS = (2, 1)  # degrees of freedom that the scatter of steps counts for: beside one run, and beside several
 FEW = 3  # values: of more, one odd one does not count
 QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
 """99.5 % quantiles of Student's t for 1 to 10 degrees of freedom: both sides together err once in a hundred times."""
 NORMAL = 2.576  # of infinitely many
 
 
-def between_runs(
+@dataclass(frozen=True)
+class Apart:
+    """How far the middle of a later run lies from those of earlier ones, and how far it may by chance; logarithms of ratios,
+    since runs are slow by factors, and a slow program scatters more."""
+
+    by: float
+    chance: float
+    """Exceeded by runs of one program about once in a hundred times, in either direction."""
+
+    @property
+    def beyond(self) -> bool:
+        return abs(self.by) > self.chance
+
+    @property
+    def share(self) -> float:
+        """`chance` as a share of the earlier middle, upwards."""
+        return math.expm1(min(self.chance, LARGEST))
+
+
+LARGEST = 20.0  # logarithm of a ratio beyond all sense
+
+
+def apart(
     before: Sequence[Sequence[float]], after: Sequence[float], middle: Callable[[Sequence[float]], float] = median
-) -> float:
-    """How far the middle of a later run lies from that of earlier ones at most, 99 times in 100; in the unit of the values.
-
-    Worked out as a share of each run's middle: a program that got slower scatters more, by as much.
-    """
-    runs = [run for run in before if run]
-    middles = [middle(run) for run in runs]
-    usual = fmean(middles)
-    if not usual:
-        return 0.0
-    scatter = fmean((_scatter(run, middle(run)) / (middle(run) or usual)) ** 2 for run in (*runs, after))
-    others = len(runs) - 1
-    between = (stdev(middles) / usual) ** 2 if others else 0.0
-    freedom = STEPS_AS_RUNS + others
-    deviation = math.sqrt((STEPS_AS_RUNS * scatter + others * between) / freedom)
-    return usual * quantile(freedom) * deviation * math.sqrt(1 + 1 / len(runs))
+) -> Apart:
+    """A later run against earlier ones, all of positive values."""
+    runs = [[math.log(value) for value in run] for run in (*before, after) if run]
+    *middles, last = [math.log(middle([math.exp(value) for value in run])) for run in runs]
+    others = len(middles) - 1
+    scatter = fmean(_scatter(run) ** 2 for run in runs)
+    between = variance(middles) if others else 0.0
+    steps = STEPS_AS_RUNS[bool(others)]
+    deviation = math.sqrt((steps * scatter + others * between) / (steps + others))
+    return Apart(last - fmean(middles), quantile(steps + others) * deviation * math.sqrt(1 + 1 / len(middles)))
 
 
-def _scatter(values: Sequence[float], centre: float) -> float:
+def _scatter(values: Sequence[float]) -> float:
     """The standard deviation, one odd value of several left out."""
+    centre = median(values)
     kept = sorted(values, key=lambda value: abs(value - centre))[: -1 if len(values) > FEW else None]
     return stdev(kept) if len(kept) > 1 else 0.0
 
