@@ -23,6 +23,7 @@ from tests.build import (
     op,
     sync,
     trace,
+    written,
 )
 
 
