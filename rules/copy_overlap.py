@@ -11,7 +11,7 @@ from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import in_graph
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
-from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.timelines.device import copy_classes, directions
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
@@ -120,7 +120,7 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
     weights = _offloaded(view, exposed, size)
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
-        message=f"{len(mine):,} copies between host and device ({moved}) take {share(exposed, window.wall_ns)} of the wall "
+        message=f"{directions(timeline.does[mine])} copies ({moved}) take {share(exposed, window.wall_ns)} of the wall "
         f"({duration(exposed)}) that no kernel hides"
         + (
             ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."

@@ -15,6 +15,8 @@ from gpu_trace_advisor.units import duration, percent, share
 MANY = 50  # kernels of one optimizer step: a fused one has a handful, a loop over parameters hundreds
 FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
 
+IDLE_FROM = 0.03  # of the wall: a smaller part of the step is not worth another optimizer
+
 
 @rule(
     title="The optimizer goes through the parameters one by one",
@@ -32,6 +34,19 @@ FEW_AT_ONCE = ("multi_tensor_apply", "fused", "foreach")
         phase: training
         repeat: 3
         scale: 10us
+        """,
+        """
+        step |........................
+        host m.OOOOOOOOOOOOOOOOOO....
+        host ....a.....b......c......
+        s7   .mm..a.....b......c.....
+        a: multi_tensor_apply_kernel_norm
+        b: multi_tensor_apply_kernel_adam
+        c: multi_tensor_apply_kernel_add
+        O: Optimizer.step#AdamW.step
+        phase: training
+        repeat: 3
+        scale: 100us
         """,
     ),
     quiet=(
@@ -87,8 +102,12 @@ def fused_optimizer(view: DeviceWindow) -> Iterator[Claim]:
     trace, timeline, wall = view.trace, view.timeline, view.window.wall_ns
     rows = optimizer_steps(view)
     rows = rows[(trace.start_ns[rows] < view.window.end_ns) & (trace.end_ns[rows] > view.window.start_ns)]
-    runs = [run for run in _launched(view, rows) if len(run) >= MANY]
-    if not runs or _together(view, runs):
+    runs = [run for run in _launched(view, rows) if len(run)]
+    if runs and _together(view, runs):
+        yield from _idle(view, rows, runs)
+        return
+    runs = [run for run in runs if len(run) >= MANY]
+    if not runs:
         return
     named = _named(view, rows, runs)
     lost = sum(named.values())
@@ -119,6 +138,27 @@ def _named(view: DeviceWindow, rows: Int64, runs: list[Int64]) -> dict[str, int]
     start = np.concatenate([trace.start_ns[rows], [timeline.start[run].min() for run in runs]])
     end = np.concatenate([trace.end_ns[rows], [timeline.end[run].max() for run in runs]])
     return wall_time.of_kernels(view, np.concatenate(runs)) | wall_time.of_idle(view, union(start, end))
+
+
+def _idle(view: DeviceWindow, rows: Int64, runs: list[Int64]) -> Iterator[Claim]:
+    """Its kernels update many tensors at once, but the host takes long to prepare them."""
+    trace, wall = view.trace, view.window.wall_ns
+    spans = union(trace.start_ns[rows], trace.end_ns[rows])
+    named = wall_time.of_idle(view, spans)
+    lost, whole = sum(named.values()), int((spans.end - spans.start).sum())
+    if lost < IDLE_FROM * wall or 2 * lost < whole:
+        return
+    yield Claim(
+        title="The optimizer keeps the GPU waiting",
+        message=f"In {share(lost, whole)} of the optimizer's {duration(whole)} the GPU is idle ({share(lost, wall)} of the "
+        "wall), although its kernels update many tensors at once: the host prepares lists of them.",
+        named=named,
+        how="fused=True in the optimizer's constructor (one call for all tensors), or torch.compile of its step, or a graph "
+        "of it (capturable=True).",
+        evidence=(of_operations(view, np.concatenate(runs)),),
+        formula=f"idle time inside {len(rows)} steps of the optimizer: {lost / 1e6:,.3f} of {whole / 1e6:,.3f} ms",
+        unpriced="how much of it a fused step needs is not in the timeline",
+    )
 
 
 def _launched(view: DeviceWindow, rows: Int64) -> list[Int64]:

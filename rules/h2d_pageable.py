@@ -10,7 +10,7 @@ from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
-from gpu_trace_advisor.timelines.device import copy_classes
+from gpu_trace_advisor.timelines.device import copy_classes, directions
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
@@ -137,8 +137,8 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
         return
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
-        message=f"{len(mine):,} copies of pageable memory ({moved}) take {share(exposed, window.wall_ns)} of the wall "
-        f"({duration(exposed)}) that no kernel hides.",
+        message=f"{directions(timeline.does[mine])} copies of pageable memory ({moved}) take "
+        f"{share(exposed, window.wall_ns)} of the wall ({duration(exposed)}) that no kernel hides.",
         named={"exposed-copy": exposed}
         | wall_time.of_causes(view, "copy-staging")
         | {"host-sync": _blocked(view, mine)},

@@ -214,6 +214,13 @@ def copy_classes(direction: str | None = None, memory: str | None = None) -> lis
     return [FIRST_COPY + i for i, (d, m) in enumerate(COPIES) if direction in (None, d) and memory in (None, m)]
 
 
+def directions(does: Int8) -> str:
+    """Copies among these by direction, the most first: `12 HtoD and 3 DtoH`."""
+    names = [COPIES[kind - FIRST_COPY][0] for kind in does.tolist() if FIRST_COPY <= kind < SET]
+    counts = sorted(((names.count(name), name) for name in dict.fromkeys(names)), key=lambda pair: -pair[0])
+    return " and ".join(f"{count:,} {name}" for count, name in counts)
+
+
 MOST_DEVICES = 64  # of a process: each is a timeline of its own; no server has as many
 
 
