@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 BUILT_FROM := pyproject.toml $(shell find analyzer -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name loops.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check check-browser lint types test test-plain bench format docs dist clean
+.PHONY: help setup demo check check-browser check-extras fuzz lint types test test-plain bench format docs dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-22s%s\n", $$1, $$2}'
@@ -46,6 +46,14 @@ $(VENV)/.browser: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
 	@touch $@
 
+EXTRAS := $(VENV)-extras
+
+check-extras: ## PyTorch on the CPU, trainers, agents, notebooks: the tests that need them, in an environment of their own
+	@$(EXTRAS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface,lightning,mcp]' nbclient ipykernel
+	$(EXTRAS)/bin/python -m pytest -m 'torch or huggingface or lightning or mcp or notebook' $(TESTS)
+
 lint: $(INSTALLED) ## ruff: lints and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -70,11 +78,11 @@ format: $(INSTALLED) ## rewrite the code as the formatter wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## refresh the outputs that the README shows
+docs: $(INSTALLED) ## refresh what the README and docs/ show of the program
 	$(BIN)/python -m tests.readme
 
 dist: $(INSTALLED) ## build the source archive and the wheel into dist/
 	$(BIN)/python -m build
 
 clean: ## remove what was built, the virtual environment included
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(EXTRAS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

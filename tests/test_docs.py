@@ -1,17 +1,23 @@
-"""The README says what is so: outputs, options, commands, links. No file names a place on somebody's machine."""
+"""README and pages say what is so: outputs, options, commands, links. No file names a place on somebody's machine."""
 
+import ast
+import json
 import re
+import tomllib
 import zlib
 from pathlib import Path
 
 import pytest
 
-from tests.readme import README, ROOT, advise, refreshed, shown
+from tests.readme import GENERATED, MADE, PAGES, PICTURE, README, ROOT, advise, refreshed, shown
 
 TEXT = README.read_text(encoding="utf-8")
-OUTPUTS = shown(TEXT)
+ALL = {page: page.read_text(encoding="utf-8") for page in PAGES}
+OUTPUTS = {arguments: text for page in ALL.values() for arguments, text in shown(page).items()}
+MADE_PARTS = {match["name"]: match["text"] for text in ALL.values() for match in MADE.finditer(text)}
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w-])")
 MACHINE_PATH = re.compile(rb"(?<![\w.~-])/(?:work|root|tmp)/\w")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def words(text: str) -> str:
@@ -20,22 +26,56 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize("arguments", OUTPUTS)
-def test_the_readme_shows_what_the_command_writes(arguments: str) -> None:
+def test_pages_show_what_the_command_writes(arguments: str) -> None:
     """`make docs` refreshes them."""
     assert words(OUTPUTS[arguments]) == words(advise(arguments))
 
 
-def test_the_readme_shows_the_help_and_a_report() -> None:
+@pytest.mark.parametrize("name", ["causes", "rules", pytest.param("transcript", marks=pytest.mark.mcp)])
+def test_generated_parts_are_as_they_would_be_made_now(name: str) -> None:
+    assert words(MADE_PARTS[name]) == words(GENERATED[name]())
+
+
+def test_the_pages_show_the_help_and_a_report() -> None:
     assert "--help" in OUTPUTS
     assert any(arguments.startswith("traces/") for arguments in OUTPUTS)
 
 
-def test_the_readme_explains_every_option_and_no_other() -> None:
+def test_the_readme_is_read_in_five_minutes() -> None:
+    assert len(TEXT.splitlines()) <= 220
+
+
+def test_the_pages_explain_every_option_and_no_other() -> None:
     """Inline code counts, fenced blocks do not."""
-    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / "options.md").read_text(encoding="utf-8"), flags=re.S | re.M)
     spans = re.findall(r"`(-[^`]+|advise [^`]+)`", prose)
     explained = {option for span in spans for option in LONG_OPTION.findall(span)}
     assert explained == set(LONG_OPTION.findall(advise("--help")))
+
+
+def test_the_picture_is_small() -> None:
+    assert 20_000 < PICTURE.stat().st_size <= 300_000
+
+
+def test_every_block_of_code_can_be_read() -> None:
+    for page, text in ALL.items():
+        for language, code in BLOCK.findall(text):
+            if language == "python":
+                ast.parse(code, page.name)
+            elif language == "json":
+                json.loads(code)
+            elif language == "toml":
+                tomllib.loads(code)
+
+
+def test_no_paragraph_stands_twice() -> None:
+    paragraphs = [
+        " ".join(part.split())
+        for text in ALL.values()
+        for part in re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M).split("\n\n")
+        if len(part) > 120
+    ]
+    assert len(set(paragraphs)) == len(paragraphs)
 
 
 def test_outputs_are_refreshed_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,16 +96,18 @@ def test_every_target_says_what_it_does() -> None:
     assert re.findall(r"^[a-z]+:(?!.* ## \w).*$", makefile, re.MULTILINE) == []
 
 
-def test_every_link_of_the_readme_leads_to_a_file() -> None:
-    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", TEXT)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def test_every_link_leads_to_a_file() -> None:
+    for page, text in ALL.items():
+        links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", text)
+        assert [link for link in links if not (page.parent / link).exists()] == [], page.name
+    assert "](docs/" in TEXT
 
 
-def test_every_link_inside_the_readme_leads_to_a_heading() -> None:
-    headings = re.findall(r"^#+ (.+)$", TEXT, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", TEXT)) <= anchors
+def test_every_link_inside_a_page_leads_to_a_heading() -> None:
+    for page, text in ALL.items():
+        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors, page.name
 
 
 def test_no_file_names_a_place_on_a_machine(project_files: list[Path]) -> None:
