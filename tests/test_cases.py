@@ -733,4 +733,5 @@ def test_case_as_published(one: Case, real_traces: Path) -> None:
 def test_no_published_case_is_left_out(real_traces: Path) -> None:
     folder = real_traces / "cases"
     files = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and p.suffix != ".md"}
+    files = {name for name in files if int(name[:2]) < 40}  # those from 40 on: tests/test_published_cases.py
     assert files == {one.name for one in CASES}

@@ -153,7 +153,7 @@ def test_loader_of_resnet(kineto: Callable[[str], Path]) -> None:
     in_steps, in_gpu = advise(path).device, advise(path, "--window", "gpu").device
     assert ns(in_steps, cause="dataloader") == by_hand
     assert by_hand / 6 == pytest.approx(58.7 * MS, abs=0.05 * MS)
-    assert in_steps["step_ns"] == pytest.approx(176.5 * MS, abs=0.1 * MS)
+    assert in_steps["step_ns"] == pytest.approx(177.4 * MS, abs=0.1 * MS)  # the last step counts too
     assert len(in_steps["steps"]) == 6
     span = spans(work(path))
     assert in_gpu["busy_ns"] == length(span)
@@ -226,7 +226,7 @@ def test_copies_are_the_work(kineto: Callable[[str], Path], name: str, memory: s
     exposed = {i["detail"]: i["ns"] for i in device["attribution"] if i["cause"] == "exposed-copy"}
     assert exposed[f"HtoD {memory}"] == both["HtoD"]  # of two at once the one to the device counts
     assert exposed[f"DtoH {memory}"] == device["busy_ns"] - both["HtoD"]
-    marks = [o["start"] for o in steps(path)]
+    marks = [*(o["start"] for o in steps(path)), device["end_ns"]]  # the last step counts too
     assert device["step_ns"] == statistics.median(b - a for a, b in pairwise(marks))
     assert device["step_ns"] == pytest.approx(step_ms * MS, abs=0.05 * MS)
     assert "cop" in result.json["verdict"]
@@ -241,9 +241,11 @@ def test_operations_from_before_the_window(kineto: Callable[[str], Path]) -> Non
     start = steps(path)[0]["start"]
     in_steps, in_gpu = advise(path), advise(path, "--window", "gpu")
     assert in_gpu.device["launches"]["operations_without_launch"] == 509
-    inside = sum(o["end"] > start for o in orphans)
-    assert in_steps.device["launches"]["operations_without_launch"] == inside
-    assert (in_gpu.health()["orphan-operations"], in_steps.health()["orphan-operations"]) == (509, inside)
+    assert (
+        sum(o["end"] > start for o in orphans) == 502
+    )  # the step begins when these have ended: they are no part of it
+    assert in_steps.device["launches"]["operations_without_launch"] == 0
+    assert in_gpu.health()["orphan-operations"] == 509 and "orphan-operations" not in in_steps.health()
     assert in_gpu.device["busy_ns"] == length(spans(work(path)))
     assert per_wall(in_gpu.device, when="compute") == pytest.approx(91.5, abs=0.5)
 
@@ -267,8 +269,8 @@ def test_unrecorded_graph_nodes_come_first(kineto: Callable[[str], Path]) -> Non
     path = kineto("torchrec-graph-rank0of16-a100-80g")
     result = advise(path)
     busy = spans(work(path))
-    marks = steps(path)
-    window = (marks[0]["start"], max(marks[-1]["end"], max(o["end"] for o in work(path))))
+    window = (result.device["start_ns"], result.device["end_ns"])
+    assert window[1] == max(steps(path)[-1]["end"], max(o["end"] for o in work(path)))
     assert result.device["busy_ns"] == length(within(busy, [window]))
     holes = sorted((b - a for (_, a), (b, _) in pairwise(busy)), reverse=True)
     assert per_wall(result.device, cause="device-unknown") == pytest.approx(60.5, abs=0.5)
@@ -318,7 +320,7 @@ def test_slow_rank_shows_its_own_work(kineto: Callable[[str], Path]) -> None:
     found = {rank: advise(kineto(f"dlrm-8rank-v100/rank{rank}")).device for rank in (0, 1, 3, 7)}
     share = {rank: per_wall(device, when="communication") for rank, device in found.items()}
     assert min(share, key=lambda rank: share[rank]) == 7
-    assert share == {0: pytest.approx(38.3, abs=0.1), 1: pytest.approx(55.6, abs=0.1), 3: pytest.approx(48.9, abs=0.1),
+    assert share == {0: pytest.approx(38.3, abs=0.1), 1: pytest.approx(59.5, abs=0.1), 3: pytest.approx(50.5, abs=0.1),
                      7: pytest.approx(12.6, abs=0.1)}  # fmt: skip
     assert {rank: device["rank"] for rank, device in found.items()} == {rank: rank for rank in found}
 
@@ -348,9 +350,9 @@ def refused(path: Path, *options: str) -> str:
 SHARES = {
     "nsys/cs336-2.7B-compile-reduce-overhead-a100-80g.sqlite": {"compute": 100.0},
     "nsys/cs336-2.7B-eager-fp32-a100-80g.sqlite": {"compute": 99.8, "queued-gap": 0.2},
-    "nsys/cs336-small-windows-rtx5000ada.sqlite": {"host-unknown": 49.5, "module-load": 25.5},
-    "nsys/saxpy-mpi-a100-40g.sqlite": {"host-unknown": 51.9, "copy": 25.9, "host-sync": 13.7},
-    "kineto/qwen0.5b-prefill-h100.json.gz": {"compute": 91.5, "queued-gap": 3.5, "host-sync": 2.6},
+    "nsys/cs336-small-windows-rtx5000ada.sqlite": {"host-unknown": 51.5, "module-load": 26.0},
+    "nsys/saxpy-mpi-a100-40g.sqlite": {"host-unknown": 65.5, "copy": 25.9},
+    "kineto/qwen0.5b-prefill-h100.json.gz": {"compute": 90.3, "queued-gap": 5.0, "python": 2.0},
     "kineto/resnet50-numworkers4-A-v100.json.gz": {"compute": 70.3, "framework": 13.6, "copy-staging": 4.6},
     "kineto/resnet50-workers0-2021-02-list-v100q.json.gz": {"compute": 48.8, "dataloader": 22.0},
     "kineto/minitoy-train-mi250.json.gz": {"module-load": 69.7, "framework": 17.1, "python": 6.1},
@@ -360,7 +362,7 @@ SHARES = {
     "kineto/inductor-mlp-mi300x.json.gz": {"compute": 100.0},
     "kineto/triton-example-a100.json.gz": {"host-unknown": 100.0},
     "kineto/vllm-gptoss-mxfp4-eager-tp8-b200.json.gz": {"python": 45.6, "framework": 30.0},
-    "kineto/dlrm-8rank-v100/rank4.json.gz": {"communication": 36.4, "host-sync": 26.9, "launch-latency": 10.3},
+    "kineto/dlrm-8rank-v100/rank4.json.gz": {"communication": 36.4, "framework": 24.6, "launch-latency": 9.7},
 }
 
 

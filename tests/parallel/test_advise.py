@@ -180,6 +180,7 @@ def test_a_cluster_without_workers_is_one_line(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.cluster
+@pytest.mark.flaky(reruns=2)  # a scheduler takes seconds to start where many tests run
 def test_a_scheduler_that_is_lost_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process is killed while the recordings are being read."""
     import subprocess

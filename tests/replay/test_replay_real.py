@@ -24,7 +24,6 @@ GENERIC = ("framework", "python", "launch-call", "host-unknown")
 # Damaged or cut recordings whose replay rests on what no edge explains: no saving is shown for them.
 DISTRUSTED = (
     "sglang-qwen3-8b-decode-graph-mi300x", "torchrec-graph-rank0of16-a100-80g",  # kernels are missing
-    "rank1",  # launched before the recording began, and idle before that
     # PyTorch programs of whose host's work nothing is recorded but calls.
     "cs336-small-windows-rtx5000ada.sqlite", "eventsync-multistream-a100", "shiftvit-cold-a4000", "shiftvit-warm-a4000",
     "triton-example-a100",
@@ -162,4 +161,4 @@ def test_pairs(folder: Path) -> None:
     assert sum(result.holds for result in results) >= 2
     assert all(result.width <= 0.4 for result in results)
     assert all(abs(result.error) <= 0.21 for result in results)
-    assert [round(result.after, 1) for result in results] == [126.3, 30.8, 781.2]
+    assert [round(result.after, 1) for result in results] == [126.2, 30.8, 781.2]

@@ -100,13 +100,14 @@ def test_pageable_copies_are_to_be_pinned(real_traces: Path, kind: str) -> None:
 
 
 def test_pinned_copies_that_overlap_already_are_left_alone(real_traces: Path) -> None:
-    assert rules(real_traces, "kineto/memcpy-pinned-overlap-a100-40g.json.gz") == []
+    """Only what the time goes to is said."""
+    assert rules(real_traces, "kineto/memcpy-pinned-overlap-a100-40g.json.gz") == ["largest-loss"]
 
 
 def test_unrecorded_graph_work_comes_first_and_withholds_every_saving(real_traces: Path) -> None:
     found = findings(real_traces, "kineto/torchrec-graph-rank0of16-a100-80g.json.gz")
     assert [f.rule for f in found[:2]] == ["trace-quality", "comm-overlap"]
-    assert "15.0 %" in found[1].message
+    assert "15.1 %" in found[1].message
     assert all(f.saving_ns is None for f in found)
     assert "more than 5 %" in found[1].unpriced
 
@@ -123,7 +124,7 @@ def test_ranks_are_asked_about_together(real_traces: Path) -> None:
     assert len(messages) == 2 and "one rank's trace cannot tell" in messages[1]
     together = advise_traces([read(file) for file in find_traces(real_traces / "traces/kineto/dlrm-8rank-v100")])
     asked = [f.message for f in together.findings if f.rank == 0 and f.rule == "comm-overlap"]
-    assert any("Ranks 4, 5 come last to 4 of 7 collectives" in message for message in asked)
+    assert any("Ranks 4, 5 come last to 3 of 7 collectives" in message for message in asked)
     assert together.verdict.startswith("rank 5 device 5, which the other ranks wait for: ")
     assert together.ranks and all(  # waiting for others is nothing that overlap could save
         (f.saving_ns or (0, 0))[1] <= next(row.moving_ns for row in together.ranks.rows if row.rank == f.rank)
@@ -151,6 +152,6 @@ def test_of_a_busy_device_only_the_kernels_are_left(real_traces: Path) -> None:
 
 
 def test_a_program_without_pytorch_is_told_in_the_words_of_cuda(real_traces: Path) -> None:
-    first = findings(real_traces, "nsys/saxpy-mpi-a100-40g.sqlite")[0]
-    assert first.rule == "h2d-pageable"
+    question, first = findings(real_traces, "nsys/saxpy-mpi-a100-40g.sqlite")[:2]
+    assert (question.rule, first.rule) == ("largest-loss", "h2d-pageable")  # two thirds of the wall were not recorded
     assert "cudaMallocHost" in first.how and "DataLoader" not in first.how

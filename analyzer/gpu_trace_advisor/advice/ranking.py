@@ -27,6 +27,7 @@ from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
 
 LEADS = 0.05  # of the wall: a doubt about less of the recording does not come before what can be saved
+ANSWERS = 2  # a question about the largest loss comes first if it is about so many times what a saving gives
 OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
 GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
 
@@ -234,7 +235,7 @@ def rank(
         left = priced
         # What gives nothing by itself may do so behind a better fix: kernels matter once the host keeps up with them.
         while worth := [one for one in left if one.adds[1] >= WORTH * wall]:
-            best = _first([one for one in worth if not findings and _speaks(one, loss)] or worth)
+            best = _first(worth, [one for one in worth if not findings and _speaks(one, loss)])
             left = [one for one in left if one is not best]
             applied.take(best)
             findings.append(_finding(view, best, best.adds))
@@ -258,8 +259,9 @@ def _merged(priced: list[Finding], unpriced: list[Finding], loss: tuple[str, int
     """What has no price among the savings: first where nothing priced speaks of the largest loss, else before savings that
     are small beside its time."""
     merged, left = list[Finding](), list(unpriced)
-    if loss and not (priced and speaks_of(loss, _by_cause(priced[0]))):
-        merged = [finding for finding in left if speaks_of(loss, _by_cause(finding))][:1]
+    if loss and not any(speaks_of(loss, _by_cause(finding)) for finding in priced):
+        most = priced[0].saving_ns[1] if priced and priced[0].saving_ns else 0
+        merged = [one for one in left if speaks_of(loss, _by_cause(one)) and one.ns > ANSWERS * most][:1]
         left = [finding for finding in left if finding not in merged]
     for finding in priced:
         high = finding.saving_ns[1] if finding.saving_ns else 0
@@ -286,9 +288,10 @@ def _speaks(one: PricedClaim, loss: tuple[str, int] | None) -> bool:
     return loss is not None and speaks_of(loss, one.claim.named)
 
 
-def _first(left: Sequence[PricedClaim]) -> PricedClaim:
-    """The claim to take next: the largest, but a particular wait of about its size before the host in general."""
-    best = max(left, key=_root)
+def _first(left: Sequence[PricedClaim], preferred: Sequence[PricedClaim]) -> PricedClaim:
+    """The claim to take next: the largest (of the `preferred`, where there are some), but a particular wait of about its
+    size before the host in general."""
+    best = max(preferred or left, key=_root)
     waits = [one for one in left if one.claim.wait and _root(one) >= GENERIC * _root(best)]
     return max(waits, key=_root) if best.claim.generic and waits else best
 

@@ -429,14 +429,3 @@ def counts_by_step(
             counts[name] = counts.get(name, 0) + int(high - low)
         found.append(counts)
     return found
-
-
-def launch_latency_ns(timeline: Timeline) -> int:
-    """Median from call to start of launches that met an idle device, of the first operation's alone where there is no other;
-    0 where there is none. Measured: what is assumed elsewhere where there is none is no median."""
-    gaps = timeline.gaps
-    met = ~gaps.unlinked & (gaps.submitted < gaps.end)
-    met[met] = timeline.trace.start_ns[gaps.launch[met]] >= gaps.start[met]
-    at = np.flatnonzero(met & gaps.interior)
-    at = at if len(at) else np.flatnonzero(met)
-    return int(np.median(gaps.end[at] - gaps.submitted[at])) if len(at) else 0

@@ -209,6 +209,8 @@ class Attribution:
     pieces: Idle
     blocking: Blocking
     launch_latency_ns: int
+    """What a launch is taken to need: the measured median, else a bound."""
+    measured_latency_ns: int
     """Median from call start to operation start of launches into an idle device; 0 when there is none."""
     queued_gap_ns: int | None
     """Median gap between operations of a stream when the next one was already queued; None when there is none."""

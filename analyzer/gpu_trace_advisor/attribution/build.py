@@ -49,18 +49,35 @@ def attribute(timeline: Timeline) -> Attribution:
         _unlinked(timeline, gaps, explained),
     )
     idle = _drained(timeline, joined([cut(pieces, gaps) for pieces in found], gaps), blocking, latency)
+    measured = measured_latency_ns(timeline, gaps, calls)
     timeline.forget()
     give_back_small()
-    return Attribution(timeline, idle, blocking, latency, queued, explained, calls)
+    return Attribution(timeline, idle, blocking, latency, measured, queued, explained, calls)
+
+
+def _met_idle(timeline: Timeline, gaps: Gaps, calls: Calls) -> Index:
+    """Gaps that a launch ended which found the device idle; cold launches are not the usual ones."""
+    at: Index = where(~gaps.unlinked & (gaps.submitted < gaps.end))
+    at = at[timeline.trace.start_ns[gaps.launch[at]] >= gaps.start[at]]
+    if calls.slow_first:
+        at = at[~among(gaps.launch[at], np.fromiter(calls.slow_first, np.int64))]
+    return at
+
+
+def measured_latency_ns(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
+    """Median from call to start of launches that met an idle device, of the first operation's alone where there is no other;
+    0 where there is none. What is assumed elsewhere where there is none is no median."""
+    at = _met_idle(timeline, gaps, calls)
+    inside = at[gaps.interior[at]]
+    at = inside if len(inside) else at
+    return int(np.median(gaps.end[at] - gaps.submitted[at])) if len(at) else 0
 
 
 def _launch_latency(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
     """Median call start to operation start of launches into an idle device; else the shortest of any launch, unless
     even that one waited in a queue."""
-    at = where(gaps.interior & ~gaps.unlinked & (gaps.submitted < gaps.end))
-    at = at[timeline.trace.start_ns[gaps.launch[at]] >= gaps.start[at]]
-    if calls.slow_first:  # cold launches are not the usual ones
-        at = at[~among(gaps.launch[at], np.fromiter(calls.slow_first, np.int64))]
+    at = _met_idle(timeline, gaps, calls)
+    at = at[gaps.interior[at]]
     if len(at):
         return int(np.median(gaps.end[at] - gaps.submitted[at]))
     linked = where(timeline.linked)

@@ -83,6 +83,7 @@ def environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     made.filters.update(
+        shareable=shareable,
         duration=lambda ns: duration(int(ns)), size=size, count=lambda n: f"{n:,}", share_of=share_of, bandwidth=bandwidth,
         moved=moved, interval=interval, percent=lambda part: percent(part, 1, "+"), n3=lambda x: f"{x:.3g}",
         capitalise=lambda text: text[:1].upper() + text[1:], si=_si, speedup=speedup, colour=slot_of,
