@@ -1,6 +1,7 @@
 """Which package may import which, read from the source, and what a run on a small trace must not load."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -135,3 +136,14 @@ def test_a_run_on_a_small_trace_loads_nothing_slow(sample: Callable[[str], Path]
     done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "advice.txt").stat().st_size
+
+
+def test_both_maps_name_every_package() -> None:
+    parts = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if not path.name.startswith("_")}
+    parts -= {"rules", "templates", "py.typed"}
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert parts - set(re.findall(r"`(\w+)`", contributing)) == set()
+    assert (
+        parts - set(re.findall(r"\w+", ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""))
+        == set()
+    )

@@ -7,6 +7,34 @@
     on_trace_ready=gpu_trace_advisor.trace_handler("out/")   for torch.profiler: trace and advice of each cycle
 
 Everything is imported when it is first asked for.
+
+Packages, from the ground up; each imports only from those above it:
+
+    errors, units, quantity, sanitize
+                          the public exceptions; how numbers are written and read; text that can be printed
+    runtime               what sets up the process: start-up, memory, compiled loops, progress
+    columns               arrays in columns: intervals, codes for repeated values, compact integers, exact durations
+    trace                 the trace model, and what names of kernels, operators and software mean
+    reference             what is known without a recording: the documents' claims and the devices
+    ingest                recordings into a Trace; ingest.chrome for torch.profiler, ingest.nsight for Nsight Systems
+    timelines             one device in time: operations and gaps, host activity, steps, what repeats
+    attribution           every nanosecond of the window gets one cause
+    roofline              what operators had to compute and move, and how long that takes at best
+    graph                 what each operation waited for
+    replay                the timeline played again, as it was and with changes
+    ranks                 several ranks of one run: matched collectives, aligned clocks, who keeps whom waiting
+    analysis              one device's window and everything that is read off it
+    rulekit               what rules are written with; the rules themselves are in rules/
+    decode                inference that makes tokens: its passes, its floor, its cost
+    advice                findings, ranked and priced, and the advice that reports show
+    drawing               what the HTML page and the Perfetto overlay draw beside the advice
+    parallel              recordings read here, in processes or on a cluster
+    gate                  comparisons with earlier runs, and limits
+    report                what people read: report.text, report.html, Markdown, SARIF, Perfetto
+    record                recordings made with torch.profiler
+    integrations          the profiler's hook, trainers, agents
+    cli, api, pytest_plugin
+                          the command, the Python interface, efficiency tests
 """
 
 from importlib import import_module as _import_module
