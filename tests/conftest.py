@@ -34,6 +34,11 @@ def pytest_configure() -> None:
         runtime.loops = sys.modules["gpu_trace_advisor.runtime.loops"] = plain_loops()
 
 
+collect_ignore = (
+    [] if find_spec("torch") else ["roofline/test_flop_counter.py"]
+)  # which asks torch while it is collected
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need what is not there are deselected, not skipped: `real` ones the folder that ADVISE_REAL_TRACES
     names, `browser` ones the program that ADVISE_BROWSER names, others an optional package."""

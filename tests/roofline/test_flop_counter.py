@@ -5,10 +5,11 @@ from math import prod
 from typing import Any
 
 import pytest
+import torch
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.roofline.operator_costs import cost
 
-torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 BF16 = "c10::BFloat16"
 
