@@ -58,9 +58,8 @@ lint: $(INSTALLED) ## ruff: lints and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(INSTALLED) ## mypy, strict; not on Python 3.10, whose last NumPy has other types
-	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then $(BIN)/mypy; \
-	else echo 'types are checked on Python 3.11 and later'; fi
+types: $(INSTALLED) ## mypy, strict
+	$(BIN)/mypy
 
 test: $(INSTALLED) ## the tests alone; some of them: make test TESTS='-k window'
 	$(BIN)/python -m pytest -n auto $(TESTS)
