@@ -209,6 +209,31 @@ def test_a_scheduler_that_is_lost_is_one_line(tmp_path: Path, monkeypatch: pytes
         scheduler.wait()
 
 
+@pytest.mark.cluster
+def test_a_scheduler_that_is_lost_before_a_result_is_fetched_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work is done, and its result cannot be had any more."""
+    from distributed import LocalCluster
+    from distributed.comm.core import CommClosedError
+    from gpu_trace_advisor.parallel.dask import Cluster
+
+    monkeypatch.setattr("gpu_trace_advisor.parallel.dask.TIMEOUT_S", 2)
+    folder = write(training(ranks=2, steps=2), tmp_path / "run")
+
+    def refused(_futures: object) -> None:
+        raise CommClosedError("ConnectionRefusedError: [Errno 111] Connection refused")
+
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as local:
+        cluster = Cluster(local.scheduler_address)
+        monkeypatch.setattr(cluster.client, "gather", refused)
+        with pytest.raises(BadUsage, match="it was lost"):
+            list(cluster.run([Job(str(folder / "rank0.json"), Request(), 2)]))
+        cluster.close()
+
+
 def _reached(address: str) -> Any:
     """The cluster, as soon as its scheduler has begun."""
     from gpu_trace_advisor.parallel.dask import Cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gpu_trace_advisor.errors import BadUsage
@@ -45,7 +46,8 @@ class Cluster:
         for job in jobs:
             at = self.where.get(job.place)
             where = {"workers": [at], "allow_other_workers": True} if at else {}
-            futures[self.client.submit(_work, job, pure=False, retries=ATTEMPTS - 1, **where)] = job
+            with self._reached():
+                futures[self.client.submit(_work, job, pure=False, retries=ATTEMPTS - 1, **where)] = job
         done = as_completed(list(futures), loop=self.client.loop)  # type: ignore[no-untyped-call]
         left = len(futures)
         self.alive_at = time.monotonic()
@@ -56,7 +58,8 @@ class Cluster:
                 time.sleep(POLL_S)
                 continue
             finished = [future for future in ready if future.status == "finished"]
-            results = dict(zip(finished, self.client.gather(finished), strict=True))
+            with self._reached():
+                results = dict(zip(finished, self.client.gather(finished), strict=True))
             for future in ready:
                 job = futures.pop(future)
                 left -= 1
@@ -72,7 +75,8 @@ class Cluster:
     def _check(self) -> None:
         """The scheduler answers and has workers, or had some a moment ago."""
         running = self.client.status == "running"
-        workers = running and bool(self.client.scheduler_info(n_workers=-1)["workers"])
+        with self._reached():
+            workers = running and bool(self.client.scheduler_info(n_workers=-1)["workers"])
         if workers:
             self.alive_at = time.monotonic()
         elif time.monotonic() > self.alive_at + TIMEOUT_S:
@@ -80,6 +84,14 @@ class Cluster:
             raise BadUsage(f"{self.name}: {lost}")
         elif not running:
             self.where.clear()
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """A scheduler that dies while it is spoken to is lost."""
+        try:
+            yield
+        except (OSError, TimeoutError):
+            raise BadUsage(f"{self.name}: it was lost") from None
 
     def close(self) -> None:
         self.client.close(timeout=1)
