@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import communication_ns
-from gpu_trace_advisor.ranks.model import RankRow, Run
+from gpu_trace_advisor.ranks.model import RankRow, RankSet
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_operations
@@ -106,7 +106,7 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
     lost = view.causes.get("exposed-communication", 0)
     if lost < FROM * window.wall_ns:
         return
-    mine = view.operations[timeline.does[view.operations] == COMMUNICATION]
+    mine = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     whole = communication_ns(timeline, window.start_ns, window.end_ns)
     low, high = span("tvi-share-communication", "share")
     row = _row(view)
@@ -149,7 +149,7 @@ def _question(lost: int, longest: Evidence) -> Claim:
     )
 
 
-def _late(run: Run, row: RankRow, longest: Evidence) -> Claim:
+def _late(run: RankSet, row: RankRow, longest: Evidence) -> Claim:
     """Whom this rank waits for, or that the others wait for it."""
     found = run.stragglers[0] if run.stragglers else None
     waits = f"waits {duration(row.waiting_ns)}" if row.waiting_ns else "does not wait"

@@ -114,13 +114,13 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
     if exposed < FROM * window.wall_ns or not kernels:
         return
     classes = [copies for kind in kinds for copies in copy_classes(*kind)]
-    mine = view.operations[np.isin(timeline.does[view.operations], classes)]
+    mine = view.operations[np.isin(timeline.op_class[view.operations], classes)]
     size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
     weights = _offloaded(view, exposed, size)
     moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
-        message=f"{directions(timeline.does[mine])} copies ({moved}) take {share(exposed, window.wall_ns)} of the wall "
+        message=f"{directions(timeline.op_class[mine])} copies ({moved}) take {share(exposed, window.wall_ns)} of the wall "
         f"({duration(exposed)}) that no kernel hides"
         + (
             ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."
@@ -144,7 +144,7 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
 def _fast_pageable(view: DeviceWindow) -> bool:
     """Pageable copies run at the link's rate already: what is left to gain is overlap, for which they must be pinned."""
     timeline = view.timeline
-    mine = view.operations[np.isin(timeline.does[view.operations], copy_classes(memory="pageable"))]
+    mine = view.operations[np.isin(timeline.op_class[view.operations], copy_classes(memory="pageable"))]
     size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     link = view.hardware.pcie if view.hardware else value("gt-nvlink-pcie", "pcie")
     return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link

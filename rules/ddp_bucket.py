@@ -92,7 +92,7 @@ def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:
     exposed = view.causes.get("exposed-communication", 0)
     if exposed < FROM * view.window.wall_ns:
         return
-    mine = view.operations[timeline.does[view.operations] == COMMUNICATION]
+    mine = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
     length = timeline.length[mine]
     reduces = kinds == "allreduce"

@@ -81,7 +81,7 @@ def ddp_host(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: queued work hides these calls, or they are a few.
     """
     timeline = view.timeline
-    mine = view.operations[timeline.does[view.operations] == COMMUNICATION]
+    mine = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     mine = mine[timeline.linked[mine]]
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
     yield from _broadcasts(view, mine[kinds == "broadcast"])
@@ -190,7 +190,7 @@ def _of_library(name: str) -> bool:
 def _exposed(view: DeviceWindow, operations: Int64) -> dict[str, int]:
     """The part of the exposed communication that these are, by their share of all communication."""
     timeline = view.timeline
-    every = view.operations[timeline.does[view.operations] == COMMUNICATION]
+    every = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     part = int(timeline.length[operations].sum()) / max(int(timeline.length[every].sum()), 1)
     ns = int(part * view.causes.get("exposed-communication", 0))
     return {"exposed-communication": ns} if ns else {}

@@ -80,7 +80,7 @@ def graph_inputs(view: DeviceWindow) -> Iterator[Claim]:
     """
     timeline, wall = view.timeline, view.window.wall_ns
     mine = view.operations
-    copies = mine[np.isin(timeline.does[mine], ON_DEVICE) & timeline.linked[mine] & ~timeline.by_graph[mine]]
+    copies = mine[np.isin(timeline.op_class[mine], ON_DEVICE) & timeline.linked[mine] & ~timeline.by_graph[mine]]
     replays = mine[timeline.by_graph[mine] & ~timeline.later_node[mine]]
     if not len(copies) or len(replays) < 2:
         return

@@ -127,7 +127,7 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
     exposed = sum(item.ns for item in items if item.cause == "exposed-copy" and item.detail.endswith("pageable"))
     if not exposed or exposed < FROM * window.wall_ns:
         return
-    mine = view.operations[np.isin(timeline.does[view.operations], copy_classes(memory="pageable"))]
+    mine = view.operations[np.isin(timeline.op_class[view.operations], copy_classes(memory="pageable"))]
     size = view.trace.bytes[timeline.row[mine]]
     total, ns = int(size[size > 0].sum()), int(timeline.length[mine].sum())
     rate = total / ns * 1e9 if ns else 0.0
@@ -137,7 +137,7 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
         return
     moved = f"{total / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if total else "sizes not recorded"
     yield Claim(
-        message=f"{directions(timeline.does[mine])} copies of pageable memory ({moved}) take "
+        message=f"{directions(timeline.op_class[mine])} copies of pageable memory ({moved}) take "
         f"{share(exposed, window.wall_ns)} of the wall ({duration(exposed)}) that no kernel hides.",
         named={"exposed-copy": exposed}
         | wall_time.of_causes(view, "copy-staging")

@@ -126,11 +126,11 @@ def _how(view: DeviceWindow, cause: str) -> str:
 
 def _evidence(view: DeviceWindow, category: str, named: dict[str, int]) -> tuple[Evidence, ...]:
     """The operations or host records that the loss rests on."""
-    does = view.timeline.does[view.operations]
+    op_class = view.timeline.op_class[view.operations]
     if category == "communication":
-        mine = view.operations[does == COMMUNICATION]
+        mine = view.operations[op_class == COMMUNICATION]
     elif category == "copies":
-        mine = view.operations[(does >= FIRST_COPY) & (does <= SET)]
+        mine = view.operations[(op_class >= FIRST_COPY) & (op_class <= SET)]
     else:
         return of_causes(view, *named)
     return (of_operations(view, mine),) if len(mine) else of_causes(view, *named)

@@ -127,7 +127,7 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     """
     timeline, tails, wall = view.timeline, view.inkernel.tails, view.window.wall_ns
     idle = np.nan_to_num(tails.idle)
-    on = view.operations[timeline.does[view.operations] == COMPUTE]
+    on = view.operations[timeline.op_class[view.operations] == COMPUTE]
     on = on[lengths(view, on) > LONG_NS]
     filled = 1 - np.nan_to_num(tails.bound)
     on = on[~nearly_empty(view, on)]

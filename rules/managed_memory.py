@@ -72,7 +72,7 @@ def managed_memory(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: explicit copies, and migrations that kernels hide.
     """
     window, timeline = view.window, view.timeline
-    moved = view.operations[timeline.does[view.operations] == MIGRATION]
+    moved = view.operations[timeline.op_class[view.operations] == MIGRATION]
     named = wall_time.of_causes(view, "page-fault", "migration")
     lost = sum(named.values())
     if not len(moved) or lost < FROM * window.wall_ns:

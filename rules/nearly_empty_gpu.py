@@ -88,7 +88,7 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: kernels of some µs, blocks for an eighth of the SMs and more, recordings without blocks.
     """
     timeline, wall = view.timeline, view.window.wall_ns
-    on = view.operations[timeline.does[view.operations] == COMPUTE]
+    on = view.operations[timeline.op_class[view.operations] == COMPUTE]
     on = on[lengths(view, on) > LONG_NS]
     on = on[nearly_empty(view, on)]
     named = wall_time.of_kernels(view, on) if len(on) else {}

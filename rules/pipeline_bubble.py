@@ -90,7 +90,7 @@ def pipeline_bubble(view: DeviceWindow) -> Iterator[Claim]:
     if lost < FROM * view.window.wall_ns or int(mine.sum()) < FEWEST * max(len(view.kept_steps), 1):
         return
     timeline = view.timeline
-    at = view.operations[timeline.does[view.operations] == COMMUNICATION]
+    at = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     at = at[np.isin(timeline.start[at], found.start_ns[mine])]
     pipeline = view.run.pipeline if view.run else None
     told, formula = "", "bubble = (p - 1) / (m + p - 1)"

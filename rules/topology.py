@@ -199,7 +199,7 @@ def _split_layers(view: DeviceWindow) -> tuple[Int64, float, str] | None:
 def _copies(view: DeviceWindow) -> tuple[Int64, float, str] | None:
     """Large copies between devices, and the speed of the fastest of them."""
     timeline = view.timeline
-    copies = view.operations[np.isin(timeline.does[view.operations], copy_classes("PtoP"))]
+    copies = view.operations[np.isin(timeline.op_class[view.operations], copy_classes("PtoP"))]
     moved = view.trace.bytes[timeline.row[copies]]
     copies, moved = copies[moved >= LARGE], moved[moved >= LARGE]
     if not len(copies):

@@ -15,16 +15,16 @@ from gpu_trace_advisor.analysis.summary import (
     MemoryUse,
     OwnerTime,
 )
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 
 MS = 1_000_000
 ITEMS = (
-    Item("compute", "unmodelled", "measured", None, "", 50 * MS),
-    Item("copy", "exposed-copy", "measured", None, "HtoD pageable", 6 * MS),
-    Item("idle", "dataloader", "measured", "host", "", 30 * MS),
-    Item("idle", "framework", "measured", "host", "", 8 * MS),
-    Item("idle", "python", "modelled", "host", "", 4 * MS),
-    Item("idle", "launch-latency", "measured", "submitted", "", 2 * MS),
+    TimeSlice("compute", "unmodelled", "measured", None, "", 50 * MS),
+    TimeSlice("copy", "exposed-copy", "measured", None, "HtoD pageable", 6 * MS),
+    TimeSlice("idle", "dataloader", "measured", "host", "", 30 * MS),
+    TimeSlice("idle", "framework", "measured", "host", "", 8 * MS),
+    TimeSlice("idle", "python", "modelled", "host", "", 4 * MS),
+    TimeSlice("idle", "launch-latency", "measured", "submitted", "", 2 * MS),
 )
 STEPS = (
     StepAdvice("ProfilerStep#1", 0, 50 * MS, 28 * MS, 10, None),
@@ -32,7 +32,7 @@ STEPS = (
 )
 
 
-def device(items: tuple[Item, ...] = ITEMS, **changes: Any) -> DeviceAdvice:
+def device(items: tuple[TimeSlice, ...] = ITEMS, **changes: Any) -> DeviceAdvice:
     """A device whose numbers follow from the parts of its wall time."""
 
     def ns(when: str, side: str | None = None) -> int:

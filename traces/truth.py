@@ -25,7 +25,7 @@ Span = tuple[int, int]
 
 
 @dataclass
-class Part:
+class IdleSpan:
     """A stretch of idle time with its cause."""
 
     start: int
@@ -97,26 +97,26 @@ class Truth:
         ]
         return min(max(50_000, 20 * int(median(gaps)) if gaps else 0), 200_000)
 
-    def _explain(self, a: int, b: int, op: DeviceOp) -> Iterator[Part]:
+    def _explain(self, a: int, b: int, op: DeviceOp) -> Iterator[IdleSpan]:
         call = op.call
         submitted = min(max(call.start, a), b) if op.node <= 1 else a
         for start, end, cause in self._host(call.thread, a, submitted):
-            yield Part(start, end, cause, "host")
+            yield IdleSpan(start, end, cause, "host")
         # Launch latency counts from the call's start, whether or not the call has returned.
         usual = min(max(call.start + self.latency, submitted), b)
-        yield Part(submitted, usual, "launch-latency", "submitted")
+        yield IdleSpan(submitted, usual, "launch-latency", "submitted")
         # The call is still running: what made it longer than a launch.
         running = max(usual, min(call.end, b))
         longer = self.rank.startup.get(call.correlation, "launch-call")
         if longer == "copy-staging" and running - usual <= STAGING:
             longer = "launch-call"
-        yield Part(usual, running, longer, "submitted")
+        yield IdleSpan(usual, running, longer, "submitted")
         # It has returned: the stream's own gap, or another stream.
         own = any(other.stream == op.stream and other.end == a for other in self._ending(a))
         known = min(running + self.queued, b)
         waiting = "queued-gap" if own else "dependency-wait"
-        yield Part(running, known, waiting, "submitted")
-        yield Part(known, b, "device-unknown", "submitted")
+        yield IdleSpan(running, known, waiting, "submitted")
+        yield IdleSpan(known, b, "device-unknown", "submitted")
         # Was that meant? What waited for its stream or an event waits from the gap's start, whatever the call does.
         if op.reason != "latency":
             self.ambiguous += running - submitted
@@ -128,13 +128,13 @@ class Truth:
         # Were the latency counted from the gap's start:
         self.ambiguous += min(submitted + self.latency, running) - usual
 
-    def _after(self) -> list[Part]:
+    def _after(self) -> list[IdleSpan]:
         """What the thread that launched last did after the last operation."""
         if not self.busy:
             return []
         end = self.busy[-1][1]
         parts = self._host(self.calls[-1].thread, end, max(end, self.rank.end))
-        return [Part(a, b, cause, "host") for a, b, cause in parts]
+        return [IdleSpan(a, b, cause, "host") for a, b, cause in parts]
 
     def _ending(self, a: int) -> list[DeviceOp]:
         at = bisect_right(self.operations, a, key=lambda op: op.start)
@@ -164,24 +164,24 @@ class Truth:
 
     # -- drains -------------------------------------------------------------------------------------------------------
 
-    def _drains(self, parts: list[Part]) -> list[Part]:
+    def _drains(self, parts: list[IdleSpan]) -> list[IdleSpan]:
         """Generic host time is a blocking call's from its return on for one launch latency, where it waited for work."""
         drains = [
             (call.end, call.end + self.latency)
             for call in self.rank.blocking
             if length(clipped(self.busy, (call.start, call.end)))
         ]
-        out: list[Part] = []
+        out: list[IdleSpan] = []
         for part in parts:
             inside: list[Span] = []
             if part.side == "host" and part.cause in GENERIC:
                 inside = union(clipped(drains, (part.start, part.end)))
             at = part.start
             for start, end in inside:
-                out.append(Part(at, start, part.cause, part.side))
-                out.append(Part(start, end, "host-sync", "host"))
+                out.append(IdleSpan(at, start, part.cause, part.side))
+                out.append(IdleSpan(start, end, "host-sync", "host"))
                 at = end
-            out.append(Part(at, part.end, part.cause, part.side))
+            out.append(IdleSpan(at, part.end, part.cause, part.side))
         return [part for part in out if part.end > part.start]
 
     # -- windows ----------------------------------------------------------------------------------------------------

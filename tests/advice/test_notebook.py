@@ -7,7 +7,7 @@ from pathlib import Path
 import gpu_trace_advisor
 import pytest
 from gpu_trace_advisor import BadUsage
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 
 from tests.advices import ITEMS, MS, advice, device
 
@@ -38,7 +38,7 @@ def test_tables_add_up(sample: Callable[[str], Path]) -> None:
 
 
 def test_what_is_small_is_not_lost_in_html() -> None:
-    many = tuple(Item("idle", cause, "measured", "host", "", MS) for cause in ("compile", "allocator", "profiler"))
+    many = tuple(TimeSlice("idle", cause, "measured", "host", "", MS) for cause in ("compile", "allocator", "profiler"))
     shown = advice(device((*ITEMS, *many)))._repr_html_()
     assert "<td>everything else</td><td>1.00 ms</td>" in shown  # the smallest of nine
 

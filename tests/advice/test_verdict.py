@@ -3,23 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from gpu_trace_advisor.advice.verdict import focus, verdict, where
-from gpu_trace_advisor.attribution import Item
-from gpu_trace_advisor.ranks.model import PHASES, RankRow, Run, Straggler
+from gpu_trace_advisor.advice.verdict import device_label, focus, verdict
+from gpu_trace_advisor.attribution import TimeSlice
+from gpu_trace_advisor.ranks.model import PHASES, RankRow, RankSet, Straggler
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import share
 
 from tests.advices import MS, device, host
 
-KERNELS = Item("compute", "unmodelled", "measured", None, "", 50 * MS)
+KERNELS = TimeSlice("compute", "unmodelled", "measured", None, "", 50 * MS)
 
 
-def idle(cause: str, ns: int, detail: str = "", side: str = "host") -> Item:
-    return Item("idle", cause, "measured", side, detail, ns * MS)
+def idle(cause: str, ns: int, detail: str = "", side: str = "host") -> TimeSlice:
+    return TimeSlice("idle", cause, "measured", side, detail, ns * MS)
 
 
-def copied(kind: str, ns: int) -> Item:
-    return Item("copy", "exposed-copy", "measured", None, kind, ns * MS)
+def copied(kind: str, ns: int) -> TimeSlice:
+    return TimeSlice("copy", "exposed-copy", "measured", None, kind, ns * MS)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def copied(kind: str, ns: int) -> Item:
         ),
     ],
 )  # fmt: skip
-def test_the_largest_loss_in_one_sentence(items: tuple[Item, ...], sentence: str) -> None:
+def test_the_largest_loss_in_one_sentence(items: tuple[TimeSlice, ...], sentence: str) -> None:
     assert verdict([device(items)], None) == sentence
 
 
@@ -106,7 +106,7 @@ def test_what_was_not_recorded_comes_first() -> None:
 def test_a_wait_for_ranks_that_start_late_is_not_called_communication_alone() -> None:
     note = Note("collective-outlier", "the first collective lasts 40 ms: it waits for others; it says nothing", 1)
     waits = device(
-        (KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)), health=(note,)
+        (KERNELS, TimeSlice("communication", "exposed-communication", "measured", None, "", 50 * MS)), health=(note,)
     )
     assert verdict([waits], None) == (
         "GPU busy 100.0 % of 100.0 ms; the largest loss is communication that no kernel hides: 50.0 % (50.0 ms over 2 "
@@ -117,7 +117,7 @@ def test_a_wait_for_ranks_that_start_late_is_not_called_communication_alone() ->
 
 def test_another_device_s_late_ranks_are_not_told_of_the_one_shown() -> None:
     note = Note("collective-outlier", "the first collective lasts 40 ms: it waits for others; it says nothing", 1)
-    communicates = Item("communication", "exposed-communication", "measured", None, "", 50 * MS)
+    communicates = TimeSlice("communication", "exposed-communication", "measured", None, "", 50 * MS)
     shown = device((KERNELS, communicates, idle("python", 20)), rank=0)
     other = device((KERNELS, communicates), rank=1, health=(note,))
     said = verdict([shown, other], None)
@@ -146,7 +146,9 @@ def test_how_to_record_the_host_depends_on_the_recorder() -> None:
 
 
 def test_the_rank_that_holds_the_others_up_is_looked_at() -> None:
-    waits = device((KERNELS, Item("communication", "exposed-communication", "measured", None, "", 50 * MS)), rank=0)
+    waits = device(
+        (KERNELS, TimeSlice("communication", "exposed-communication", "measured", None, "", 50 * MS)), rank=0
+    )
     late = device((KERNELS, idle("dataloader", 49)), rank=1)
     short = device((idle("dataloader", 60),), rank=2)
     assert focus([waits, late, short]) is late
@@ -162,13 +164,13 @@ def test_a_part_is_never_all_or_nothing(ns: int, wall: int, text: str) -> None:
 
 
 def test_where_a_device_is() -> None:
-    assert where(device()) == "device 0"
-    assert where(device(rank=3, process=7, gpu=2)) == "rank 3 process 7 device 0 (GPU 2)"
+    assert device_label(device()) == "device 0"
+    assert device_label(device(rank=3, process=7, gpu=2)) == "rank 3 process 7 device 0 (GPU 2)"
 
 
 def test_the_rank_that_the_others_wait_for_comes_first() -> None:
     """Although another one loses more of its own time."""
-    items = (Item("compute", "unmodelled", "measured", None, "", 70 * MS), idle("python", 30))
+    items = (TimeSlice("compute", "unmodelled", "measured", None, "", 70 * MS), idle("python", 30))
     late, other = device(items, rank=0), replace(device((KERNELS, idle("python", 50)), rank=1), device=1)
     rows = [
         RankRow(
@@ -177,7 +179,7 @@ def test_the_rank_that_the_others_wait_for_comes_first() -> None:
         for rank, d in enumerate((late, other))
     ]
     straggler = Straggler((0,), 10, 10, 1, 1, 0, 0, "", 0, "", None, "arrivals", 0.001, "steps")
-    run = Run(None, tuple(rows), (), 0, 0, "clock", 0, 1, 0, 1, (), (), (straggler,), 0, 0, 0, None, None, None)
+    run = RankSet(None, tuple(rows), (), 0, 0, "clock", 0, 1, 0, 1, (), (), (straggler,), 0, 0, 0, None, None, None)
     assert focus([late, other], run) is late
     assert verdict([late, other], None, run).startswith("rank 0 device 0, which the other ranks wait for: GPU busy")
     assert focus([late, other], replace(run, stragglers=())) is other

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.gate.compare import IMPROVED, REGRESSED, compare
-from gpu_trace_advisor.gate.run_record import Lane, Run, periods, run_of
+from gpu_trace_advisor.gate.run_record import DeviceRun, Run, periods, run_of
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.units import percent
 
@@ -61,7 +61,9 @@ def drawn(random: np.random.Generator, noise: float, between: float, slower: flo
     starts = np.concatenate([[0], np.cumsum(1e7 * speed * random.normal(1, noise, STEPS - 1))]).astype(np.int64)
     kept = [{"start_ns": int(start)} for start in starts]
     wall = int(starts[-1]) + 10_000_000
-    lane = Lane("device 0", "H100", "steps", STEPS, wall, periods(kept), (), {"framework": wall}, {}, {}, None, (wall,))
+    lane = DeviceRun(
+        "device 0", "H100", "steps", STEPS, wall, periods(kept), (), {"framework": wall}, {}, {}, None, (wall,)
+    )
     return Run("drawn", (lane,), ())
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from gpu_trace_advisor.analysis.phase import DECODE, TRAINING, Phase
-from gpu_trace_advisor.decode.utilization import Efficiency, efficiency
+from gpu_trace_advisor.decode.utilization import Utilization, efficiency
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.roofline.kernel_time import InKernel
 
@@ -16,7 +16,7 @@ H100 = hardware()["h100-sxm"]
 
 def shown(
     rows: int, length: float, wall: float, phase: str = DECODE, device: Any = H100, extra: Any = (), **more: Any
-) -> Efficiency:
+) -> Utilization:
     """One product [rows, 8192] x [8192, 8192] of `length` µs in a window of `wall` µs."""
     shapes = {"Input Dims": [[rows, 8192], [8192, 8192]], "Input type": [BF16, BF16]}
     events = [op("aten::mm", 0, 9, **shapes), call(1, 3, 1), kernel(10, 10 + length, 1, "nvjet_gemm"), *extra]

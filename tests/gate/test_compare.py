@@ -13,7 +13,7 @@ from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import StepAdvice
 from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.analysis.summary import KernelTime
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline, load_runs
@@ -53,8 +53,8 @@ def run(
     wall, count = made[-1].end_ns, len(made)
     idle = round(loader * count * MS)
     items = (
-        Item("idle", "dataloader", "measured", "host", "", idle),
-        Item("compute", "unmodelled", "measured", None, "", wall - idle),
+        TimeSlice("idle", "dataloader", "measured", "host", "", idle),
+        TimeSlice("compute", "unmodelled", "measured", None, "", wall - idle),
     )
     fields: dict[str, Any] = {
         "attribution": items, "steps": made, "start_ns": 0, "end_ns": wall, "window": "steps",

@@ -10,7 +10,7 @@ import pytest
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest.nsight.parquet_source import ParquetFolder, is_parquet_export
 from gpu_trace_advisor.ingest.nsight.reader import read_nsight
-from gpu_trace_advisor.ingest.nsight.source import Packed
+from gpu_trace_advisor.ingest.nsight.source import PackedColumns
 from gpu_trace_advisor.ingest.nsight.sqlite_source import Database
 from gpu_trace_advisor.ingest.raw_events import MISSING
 
@@ -65,7 +65,7 @@ def test_it_is_read_like_the_sqlite_export(exports: tuple[Path, Path]) -> None:
 
 
 def test_columns_are_those_of_the_sqlite_export(exports: tuple[Path, Path]) -> None:
-    table, packed = CUPTI + "KERNEL", Packed(("gridX", "gridY", "nope"), (31, 16, 16), 1)
+    table, packed = CUPTI + "KERNEL", PackedColumns(("gridX", "gridY", "nope"), (31, 16, 16), 1)
     with Database(exports[0]) as database, ParquetFolder(exports[1]) as folder:
         columns = ("end", packed, "gridZ", "nope")
         both = database.integers(table, columns), folder.integers(table, columns)

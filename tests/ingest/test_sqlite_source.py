@@ -12,7 +12,7 @@ import pytest
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest.nsight import arrow_batches
 from gpu_trace_advisor.ingest.nsight import sqlite_source as sqlite_columns
-from gpu_trace_advisor.ingest.nsight.source import Packed, distinct
+from gpu_trace_advisor.ingest.nsight.source import PackedColumns, distinct
 from gpu_trace_advisor.ingest.nsight.sqlite_source import Database
 from gpu_trace_advisor.ingest.raw_events import MISSING
 from gpu_trace_advisor.runtime import heap
@@ -108,14 +108,14 @@ def test_an_index_does_not_change_the_order(make: Make) -> None:
 
 
 def test_packed_columns(make: Make) -> None:
-    packed = Packed(("x", "y", "z"), (31, 16, 16), 1)
+    packed = PackedColumns(("x", "y", "z"), (31, 16, 16), 1)
     rows: list[tuple[Any, ...]] = [
         (5, 6, 7), (2**31 - 1, 65535, 65535), (2**31, 0, 0), (0, 65536, 0), (1, -1, 1), (None, 1, 1), (1, 1, None),
     ]  # fmt: skip
     path = make("x INTEGER, y INTEGER, z INTEGER", rows)
     assert integers(path, packed) == [[(5 << 32) | (6 << 16) | 7, 2**63 - 1, *[MISSING] * 5]]
     path = make("x INTEGER", [(5,)])
-    assert integers(path, packed, Packed(("y", "x"), (8, 8), 0)) == [[(5 << 32) | (1 << 16) | 1], [MISSING]]
+    assert integers(path, packed, PackedColumns(("y", "x"), (8, 8), 0)) == [[(5 << 32) | (1 << 16) | 1], [MISSING]]
 
 
 def test_texts_in_batches(make: Make) -> None:

@@ -25,7 +25,7 @@ from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.ranks.clocks import align
 from gpu_trace_advisor.ranks.collective_kinds import bus_factor, dtype_bytes, kind_of
-from gpu_trace_advisor.ranks.model import PHASES, Run
+from gpu_trace_advisor.ranks.model import PHASES, RankSet
 from gpu_trace_advisor.ranks.stragglers import Arrivals, late_ones, late_ranks
 from gpu_trace_advisor.report.text.ranks import lines
 
@@ -103,7 +103,7 @@ def looked(folder: Path | str, **more: Any) -> Advice:
     return look_at([str(folder)], Request(), **more).advice
 
 
-def run_of(folder: Path | str, **more: Any) -> Run:
+def run_of(folder: Path | str, **more: Any) -> RankSet:
     run = looked(folder, **more).ranks
     assert run is not None
     return run

@@ -9,7 +9,7 @@ from gpu_trace_advisor.reference.facts import (
     DO_NOT_USE,
     OK,
     Fact,
-    Quantity,
+    Figure,
     UnusableFact,
     documents,
     fact,
@@ -61,14 +61,14 @@ def test_a_corrected_claim_gives_the_correction() -> None:
 @pytest.mark.parametrize(
     ("quantity", "base", "text"),
     [
-        (Quantity("us", (1.3,)), (1.3e-6,), "1.3 us"),
-        (Quantity("TB/s", (3.35,)), (3.35e12,), "3.35 TB/s"),
-        (Quantity("GB/GPU", (70.0,)), (70e9,), "70 GB/GPU"),
-        (Quantity("1", (0.4, 0.55)), (0.4, 0.55), "0.4–0.55"),
-        (Quantity("FLOP", (), "2*M*K*N"), (), "2*M*K*N FLOP"),
+        (Figure("us", (1.3,)), (1.3e-6,), "1.3 us"),
+        (Figure("TB/s", (3.35,)), (3.35e12,), "3.35 TB/s"),
+        (Figure("GB/GPU", (70.0,)), (70e9,), "70 GB/GPU"),
+        (Figure("1", (0.4, 0.55)), (0.4, 0.55), "0.4–0.55"),
+        (Figure("FLOP", (), "2*M*K*N"), (), "2*M*K*N FLOP"),
     ],
 )
-def test_units(quantity: Quantity, base: tuple[float, ...], text: str) -> None:
+def test_units(quantity: Figure, base: tuple[float, ...], text: str) -> None:
     assert quantity.base == pytest.approx(base)
     assert str(quantity) == text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.report import markdown
-from gpu_trace_advisor.rulekit.rule import Evidence, Finding, Joint, Named, Source
+from gpu_trace_advisor.rulekit.rule import Evidence, Finding, JointGain, Named, Source
 from gpu_trace_advisor.trace.model import Note
 
 from tests.advices import MS, advice, device
@@ -29,7 +29,7 @@ def finding(**changes: object) -> Finding:
 def test_the_findings_with_their_savings_and_evidence() -> None:
     made = advice(
         device(), findings=(finding(), finding(rule="host-sync", title="Drained")),
-        joint=(Joint("run.json", None, None, 0, (40 * MS, 50 * MS), (1.6, 2.0)),),
+        joint=(JointGain("run.json", None, None, 0, (40 * MS, 50 * MS), (1.6, 2.0)),),
     )  # fmt: skip
     text = markdown.render(made)
     assert text.startswith(f"**{markdown.escaped(made.verdict)}**")

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from gpu_trace_advisor.advice.model import WhatIf
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, GapPart, KernelTime, Launches, MemoryUse, OwnerTime
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.report.text.page import render
 from gpu_trace_advisor.report.text.terminal import bar, clip, columns, encodable, wrapped
 from gpu_trace_advisor.report.wording import ms
@@ -118,9 +118,9 @@ def test_unknown_is_not_zero() -> None:
 
 def test_what_was_not_recorded_says_how_to_record_it() -> None:
     items = (
-        Item("compute", "unmodelled", "measured", None, "", 50 * MS),
-        Item("idle", "host-unknown", "measured", "host", "", 30 * MS),
-        Item("idle", "device-unknown", "measured", "unlinked", "", 20 * MS),
+        TimeSlice("compute", "unmodelled", "measured", None, "", 50 * MS),
+        TimeSlice("idle", "host-unknown", "measured", "host", "", 30 * MS),
+        TimeSlice("idle", "device-unknown", "measured", "unlinked", "", 20 * MS),
     )
     text = " ".join(" ".join(shown(device(items, operators=()))).split())
     assert "host work not recorded" in text
@@ -130,8 +130,12 @@ def test_what_was_not_recorded_says_how_to_record_it() -> None:
 
 
 def test_small_causes_share_a_line_and_parts_still_add_up() -> None:
-    small = tuple(Item("idle", cause, "measured", "host", "", 20_000) for cause in ("python", "compile", "framework"))
-    lines = section(shown(device((Item("compute", "unmodelled", "measured", None, "", 100 * MS), *small))), "WHERE")
+    small = tuple(
+        TimeSlice("idle", cause, "measured", "host", "", 20_000) for cause in ("python", "compile", "framework")
+    )
+    lines = section(
+        shown(device((TimeSlice("compute", "unmodelled", "measured", None, "", 100 * MS), *small))), "WHERE"
+    )
     assert [line.split() for line in lines if "smaller" in line] == [
         ["3", "smaller", "causes", "0.1", "ms", "<0.1", "%", "▏"]
     ]
@@ -139,10 +143,10 @@ def test_small_causes_share_a_line_and_parts_still_add_up() -> None:
 
 def test_several_ranks_in_a_table_then_the_one_to_look_at() -> None:
     waits = (
-        Item("compute", "unmodelled", "measured", None, "", 50 * MS),
-        Item("communication", "exposed-communication", "measured", None, "", 50 * MS),
+        TimeSlice("compute", "unmodelled", "measured", None, "", 50 * MS),
+        TimeSlice("communication", "exposed-communication", "measured", None, "", 50 * MS),
     )
-    late = (*waits[:1], waits[1]._replace(ns=10 * MS), Item("idle", "dataloader", "measured", "host", "", 40 * MS))
+    late = (*waits[:1], waits[1]._replace(ns=10 * MS), TimeSlice("idle", "dataloader", "measured", "host", "", 40 * MS))
     lines = shown(device(waits, rank=0), device(late, rank=1, device=1), memory=())
     assert section(lines, "DEVICES") == [
         "DEVICES  shares of each one's own window",

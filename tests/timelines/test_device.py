@@ -27,7 +27,7 @@ def test_each_device_of_each_process_has_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "does"),
+    ("one", "op_class"),
     [
         (kernel(0, 1, 0, "gemm"), COMPUTE),
         (kernel(0, 1, 0, "ncclDevKernel_AllReduce_Sum_f32_RING_LL"), COMMUNICATION),
@@ -48,8 +48,8 @@ def test_each_device_of_each_process_has_one() -> None:
         (memset(0, 1), SET),
     ],
 )
-def test_what_an_operation_does(one: Event, does: int) -> None:
-    assert timeline(one).does.tolist() == [does]
+def test_what_an_operation_does(one: Event, op_class: int) -> None:
+    assert timeline(one).op_class.tolist() == [op_class]
 
 
 def test_nodes_and_later_nodes() -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.joint_replay import Network, Variant, network, priced, pricing, reduced
+from gpu_trace_advisor.analysis.joint_replay import Network, RankChange, network, priced, pricing, reduced
 from gpu_trace_advisor.analysis.rank_summary import budget, summarise
-from gpu_trace_advisor.ranks.model import RankSummary, Run
+from gpu_trace_advisor.ranks.model import RankSet, RankSummary
 from gpu_trace_advisor.runtime.classes import dataclass
 
 DETAILED = 16  # recordings up to which every one is shown in full, and hiding communication is replayed
 
-Changed = Mapping[tuple[int, Variant], Network | str]
-Fetch = Callable[[Mapping[int, tuple[Variant, ...]]], Changed]
+Changed = Mapping[tuple[int, RankChange], Network | str]
+Fetch = Callable[[Mapping[int, tuple[RankChange, ...]]], Changed]
 
 
 @dataclass(frozen=True)
-class Rank:
+class SharedRank:
     """What crosses from one device's recording to the others."""
 
     summary: RankSummary
@@ -25,7 +25,7 @@ class Rank:
     """None where the graph is not to be replayed."""
 
 
-def ranks_of(views: Sequence[DeviceWindow], recordings: int, local: str) -> tuple[Rank, ...]:
+def ranks_of(views: Sequence[DeviceWindow], recordings: int, local: str) -> tuple[SharedRank, ...]:
     """The devices of one of so many recordings as ranks; `local` tells the recording from all others."""
     found = []
     for view in views:
@@ -33,15 +33,15 @@ def ranks_of(views: Sequence[DeviceWindow], recordings: int, local: str) -> tupl
         mine = network(view, summary) if len(summary.collectives) and summary.stride == 1 else None
         if isinstance(mine, Network) and recordings > DETAILED:
             mine = reduced(mine)
-        found.append(Rank(summary, mine if isinstance(mine, Network) else None))
+        found.append(SharedRank(summary, mine if isinstance(mine, Network) else None))
     return tuple(found)
 
 
 def changed_ranks(
-    views: Sequence[DeviceWindow], recordings: int, local: str, wanted: Mapping[int, Sequence[Variant]]
+    views: Sequence[DeviceWindow], recordings: int, local: str, wanted: Mapping[int, Sequence[RankChange]]
 ) -> Changed:
     """The networks of a recording's devices with what is wanted of each changed."""
-    found: dict[tuple[int, Variant], Network | str] = {}
+    found: dict[tuple[int, RankChange], Network | str] = {}
     for index, variants in wanted.items():
         summary = summarise(views[index], budget(recordings), local)
         for variant in variants:
@@ -50,7 +50,7 @@ def changed_ranks(
     return found
 
 
-def compared(ranks: Sequence[Rank], recordings: int, fetch: Fetch) -> Run | None:
+def compared(ranks: Sequence[SharedRank], recordings: int, fetch: Fetch) -> RankSet | None:
     """What comes of looking at all ranks together; None where there are not two of one run.
 
     `fetch` gets networks changed: what is wanted by the index of the rank.

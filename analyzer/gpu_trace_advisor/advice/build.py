@@ -25,7 +25,7 @@ from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace, failures
-from gpu_trace_advisor.analysis.joint_replay import Network, Variant
+from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
 from gpu_trace_advisor.analysis.rank_summary import world
 from gpu_trace_advisor.analysis.summary import (
     MATRIX_CLASSES,
@@ -44,13 +44,13 @@ from gpu_trace_advisor.analysis.summary import (
     operators,
     sync_calls,
 )
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.columns.intervals import clip, grouped, total, union
 from gpu_trace_advisor.decode.ladder import ladder
 from gpu_trace_advisor.decode.serving_cost import not_served, serving
 from gpu_trace_advisor.decode.utilization import efficiency
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
-from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import Rule
@@ -144,7 +144,7 @@ def examine(
     return combined(infos, advices, run, [*errors, *map(str, lacking)]), [v for one in found for v in one.views]
 
 
-def _run_of(found: Sequence[Analysed], request: Request, recordings: int) -> Run | None:
+def _run_of(found: Sequence[Analysed], request: Request, recordings: int) -> RankSet | None:
     if request.rank is not None:
         return None
     views_of = {f"{one.trace.name} {i}": one.views for i, one in enumerate(found)}  # several may have one name
@@ -153,8 +153,8 @@ def _run_of(found: Sequence[Analysed], request: Request, recordings: int) -> Run
         return None
     ranks = [rank for local, mine in views_of.items() for rank in ranks_of(mine, recordings, local)]
 
-    def fetch(wanted: Mapping[int, tuple[Variant, ...]]) -> Changed:
-        changed: dict[tuple[int, Variant], Network | str] = {}
+    def fetch(wanted: Mapping[int, tuple[RankChange, ...]]) -> Changed:
+        changed: dict[tuple[int, RankChange], Network | str] = {}
         for index, variants in wanted.items():
             local, place = at[index]
             for (_, variant), one in changed_ranks(views_of[local], recordings, local, {place: variants}).items():
@@ -164,7 +164,7 @@ def _run_of(found: Sequence[Analysed], request: Request, recordings: int) -> Run
     return compared(ranks, recordings, fetch)
 
 
-def advise_one(found: Analysed, request: Request = DEFAULT, run: Run | None = None) -> Advice:
+def advise_one(found: Analysed, request: Request = DEFAULT, run: RankSet | None = None) -> Advice:
     """The Advice for one recording; `run` is what is known of all ranks, of which it is one.
 
     Raises:
@@ -205,7 +205,9 @@ def advise_one(found: Analysed, request: Request = DEFAULT, run: Run | None = No
     )
 
 
-def combined(infos: Sequence[TraceInfo], advices: Sequence[Advice], run: Run | None, errors: Sequence[str]) -> Advice:
+def combined(
+    infos: Sequence[TraceInfo], advices: Sequence[Advice], run: RankSet | None, errors: Sequence[str]
+) -> Advice:
     """The advices of single recordings as one, with what comes of looking at all their ranks together.
 
     Raises:
@@ -395,7 +397,7 @@ def _peaks(view: DeviceWindow) -> str:
     return f"peaks of {hardware()[known.key].name}, {known.found}"
 
 
-def _ns(items: Sequence[Item], when: str, side: str | None = None) -> int:
+def _ns(items: Sequence[TimeSlice], when: str, side: str | None = None) -> int:
     return sum(item.ns for item in items if (item.when, item.side) == (when, side))
 
 

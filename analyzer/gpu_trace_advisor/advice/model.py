@@ -11,14 +11,14 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_trace_advisor.advice import notebook
-from gpu_trace_advisor.analysis.device_window import Place
+from gpu_trace_advisor.analysis.device_window import DeviceKey
 from gpu_trace_advisor.analysis.summary import CopyTime, Gap, HostTime, KernelTime, Launches, MemoryUse, OwnerTime
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.decode.ladder import Ladder
 from gpu_trace_advisor.decode.serving_cost import Serving
-from gpu_trace_advisor.ranks.model import PHASES, Run
+from gpu_trace_advisor.ranks.model import PHASES, RankSet
 from gpu_trace_advisor.roofline.kernel_table import KernelRow, Missing
-from gpu_trace_advisor.rulekit.rule import Finding, Joint, Skipped
+from gpu_trace_advisor.rulekit.rule import Finding, JointGain, Skipped
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import Note
 
@@ -148,7 +148,7 @@ class DeviceAdvice:
     idle_submitted_ns: int
     idle_unlinked_ns: int
     communication_total_ns: int
-    attribution: tuple[Item, ...]
+    attribution: tuple[TimeSlice, ...]
     steps: tuple[StepAdvice, ...]
     step_ns: int | None
     """Median of the kept steps, each until the next one starts, the last one until it ends; None without steps."""
@@ -217,7 +217,7 @@ class Advice:
     """The phase of the first device, and how that is known."""
     findings: tuple[Finding, ...] = ()
     """What to change, device after device, the best first."""
-    joint: tuple[Joint, ...] = ()
+    joint: tuple[JointGain, ...] = ()
     """What the findings of a device give together."""
     ladders: tuple[Ladder, ...] = ()
     """Of each device that decodes: its floor, where it stands, and what the findings move."""
@@ -226,7 +226,7 @@ class Advice:
     skipped: tuple[Skipped, ...] = ()
     """Rules that say nothing of a device, and why."""
     errors: tuple[str, ...] = ()
-    ranks: Run | None = None
+    ranks: RankSet | None = None
     """The ranks of one run beside each other; None where there are not two."""
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ class Advice:
         """What to change on one of the devices, the best first."""
         return said_of(device, self.findings)
 
-    def joint_of(self, device: DeviceAdvice) -> Joint | None:
+    def joint_of(self, device: DeviceAdvice) -> JointGain | None:
         """What these findings give together; None where none is priced."""
         return next(iter(said_of(device, self.joint)), None)
 
@@ -305,9 +305,9 @@ class Advice:
         }
 
 
-def place_of(one: Any) -> Place:
+def place_of(one: Any) -> DeviceKey:
     """Of which device something is said."""
-    return Place(one.file, one.rank, one.process, one.device)
+    return DeviceKey(one.file, one.rank, one.process, one.device)
 
 
 def said_of(device: DeviceAdvice, values: Sequence[Said]) -> list[Said]:
@@ -315,7 +315,7 @@ def said_of(device: DeviceAdvice, values: Sequence[Said]) -> list[Said]:
     return [one for one in values if place_of(one) == place_of(device)]
 
 
-def _ranks(run: Run) -> dict[str, Any]:
+def _ranks(run: RankSet) -> dict[str, Any]:
     plain: dict[str, Any] = _plain(run)
     plain["slowest"] = run.slowest
     plain["phases"] = list(PHASES)

@@ -21,7 +21,7 @@ from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.changes import Change, together
 from gpu_trace_advisor.replay.fixes import Fix, behind, speedup
 from gpu_trace_advisor.replay.sweep import replay, wall_ns
-from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, Joint, Named, Rule, Skipped
+from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, JointGain, Named, Rule, Skipped
 from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
@@ -39,7 +39,7 @@ class Verdicts:
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...]
     errors: tuple[str, ...]
-    joint: Joint | None
+    joint: JointGain | None
 
 
 @dataclass
@@ -211,7 +211,7 @@ def _optimistic(fix: Fix) -> Change:
 
 def rank(
     view: DeviceWindow, claims: Sequence[PricedClaim], loss: tuple[str, int] | None
-) -> tuple[list[Finding], list[Skipped], Joint | None, list[str]]:
+) -> tuple[list[Finding], list[Skipped], JointGain | None, list[str]]:
     """The findings: what speaks of the largest loss, then savings by what they add, and between them by its time what has
     no price. And what was skipped, what all fixes give together, and the rules whose fix failed."""
     wall, why = view.window.wall_ns, distrust(view)
@@ -249,7 +249,7 @@ def rank(
             skipped.append(_skip(one.rule, view, *reason))
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
-            joint = Joint(*view.place, (low, high), speedup(wall, (low, high)))
+            joint = JointGain(*view.place, (low, high), speedup(wall, (low, high)))
     unpriced = [_finding(view, one, None) for one in sorted(rest, key=lambda one: (not one.claim.first, -one.claim.ns))]
     doubts = sum(one.claim.first and one.claim.ns >= LEADS * wall for one in rest)
     return unpriced[:doubts] + _merged(findings, unpriced[doubts:], loss), skipped, joint, errors

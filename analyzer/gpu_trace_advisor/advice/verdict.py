@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
 from gpu_trace_advisor.analysis.largest_loss import BUSY_ENOUGH, KERNELS, largest_loss
 from gpu_trace_advisor.attribution.causes import CATEGORIES
-from gpu_trace_advisor.ranks.model import RankRow, Run
+from gpu_trace_advisor.ranks.model import RankRow, RankSet
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, share
 
@@ -20,7 +20,7 @@ LACKING = 0.2  # … when so much of the wall is unexplained
 
 
 def verdict(
-    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None = None, recordings: int = 1,
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: RankSet | None = None, recordings: int = 1,
     health: Sequence[Note] = (),
 ) -> str:  # fmt: skip
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded. What failed comes
@@ -30,7 +30,7 @@ def verdict(
 
 
 def _verdict(
-    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: Run | None, recordings: int
+    devices: Sequence[DeviceAdvice], host: HostAdvice | None, run: RankSet | None, recordings: int
 ) -> str:  # fmt: skip
     if not devices:
         span = host.end_ns - host.start_ns if host else 0
@@ -47,7 +47,7 @@ def _verdict(
     busy = f"GPU busy {share(device.busy_ns, device.wall_ns)} of {duration(device.wall_ns)}"
     if len(devices) > 1:
         late = ", which the other ranks wait for" if run and late_row(device, run) else ""
-        busy = f"{where(device, devices)}{late}: {busy}"
+        busy = f"{device_label(device, devices)}{late}: {busy}"
     loss = largest_loss(device.attribution, device.busy_ns)
     if loss is None:
         return f"{busy}: nothing but kernels and copies to speak of."
@@ -65,7 +65,7 @@ def _verdict(
     return f"{busy}; the largest loss is {loss_in_words}."
 
 
-def focus(devices: Sequence[DeviceAdvice], run: Run | None = None) -> DeviceAdvice:
+def focus(devices: Sequence[DeviceAdvice], run: RankSet | None = None) -> DeviceAdvice:
     """The device to look at first: the rank that the others wait for; else, of those with about the longest wall, the one
     that loses most.
 
@@ -80,7 +80,7 @@ def focus(devices: Sequence[DeviceAdvice], run: Run | None = None) -> DeviceAdvi
     return max(alike, key=lambda device: device.wall_ns - device.compute_ns - device.communication_ns)
 
 
-def late_row(device: DeviceAdvice, run: Run) -> RankRow | None:
+def late_row(device: DeviceAdvice, run: RankSet) -> RankRow | None:
     """The device's row where it is the rank that the others wait for most."""
     if not run.stragglers:
         return None
@@ -133,7 +133,7 @@ def record_host(device: DeviceAdvice) -> str:
     return "record operators (ProfilerActivity.CPU)"
 
 
-def where(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice] = ()) -> str:
+def device_label(device: DeviceAdvice | WhatIf, others: Sequence[DeviceAdvice] = ()) -> str:
     """A device's place: rank, process and ordinal as far as they say something, and its file where others are alike."""
     parts = []
     if device.rank is not None:

@@ -35,7 +35,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     timeline = view.timeline
     at = communications(timeline)
     rows = timeline.row[at]
-    names = _Names(view, rows)
+    names = _CollectiveNames(view, rows)
     keys, key = names.keys()
     start, end = timeline.start[at], timeline.end[at]
     order = _order(key)
@@ -57,7 +57,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
         if stride > len(at):
             keep = np.arange(len(at)) < most
     kept = np.flatnonzero(keep)
-    compute = timeline.union_of(timeline.does == COMPUTE)
+    compute = timeline.union_of(timeline.op_class == COMPUTE)
     # What several cover at a time is the first one's.
     alone = np.minimum(np.maximum(start, np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])), end)
     exposed = (end - alone)[kept] - covered(Intervals(alone[kept], end[kept]), compute)
@@ -83,7 +83,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
 
 def communications(timeline: Timeline) -> Int64:
     """The timeline's operations that communicate and take any time, in order of start."""
-    at = np.flatnonzero((timeline.does == COMMUNICATION) & (timeline.end > timeline.start))
+    at = np.flatnonzero((timeline.op_class == COMMUNICATION) & (timeline.end > timeline.start))
     return at[np.argsort(timeline.start[at], kind="stable")]
 
 
@@ -126,8 +126,8 @@ def phases_between(view: DeviceWindow, start: Int64, end: Int64) -> Int64:
     found = np.zeros((len(start), len(PHASES)), np.int64)
     if not len(start):
         return found
-    compute = covered(spans, timeline.union_of(timeline.does == COMPUTE))
-    kernels = covered(spans, timeline.union_of((timeline.does == COMPUTE) | (timeline.does == COMMUNICATION)))
+    compute = covered(spans, timeline.union_of(timeline.op_class == COMPUTE))
+    kernels = covered(spans, timeline.union_of((timeline.op_class == COMPUTE) | (timeline.op_class == COMMUNICATION)))
     found[:, PHASES.index("compute")] = compute
     found[:, PHASES.index("communication")] = kernels - compute
     found[:, PHASES.index("copies")] = covered(spans, timeline.busy) - kernels
@@ -137,7 +137,7 @@ def phases_between(view: DeviceWindow, start: Int64, end: Int64) -> Int64:
     return found
 
 
-class _Names:
+class _CollectiveNames:
     """What is recorded of the collectives at these rows of a trace, in this order."""
 
     def __init__(self, view: DeviceWindow, rows: Int64) -> None:

@@ -14,14 +14,14 @@ from gpu_trace_advisor.analysis.health import CUT_NS, unexplained
 from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
 from gpu_trace_advisor.analysis.summary import inside
 from gpu_trace_advisor.analysis.unrecorded import unrecorded
-from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution, Item
+from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution, TimeSlice
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import ascending, grouped
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.graph.build import build_graph
-from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.reference.hardware import Hardware, find
 from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
 from gpu_trace_advisor.replay.fixes import Fix, Saving, saving
@@ -104,7 +104,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Program:
+class TracedProcess:
     """One process of a recording, with the attributions of all its devices. Its graph is built when first asked for."""
 
     attributions: tuple[Attribution, ...]
@@ -127,7 +127,7 @@ class Program:
         return replay(self.graph)
 
 
-class Place(NamedTuple):
+class DeviceKey(NamedTuple):
     """Which device of which recording; no two views have the same."""
 
     file: str
@@ -141,7 +141,7 @@ class Place(NamedTuple):
 class DeviceWindow:
     """One device's window."""
 
-    program: Program
+    program: TracedProcess
     index: int
     """Of the device among the program's."""
     window: Window
@@ -154,13 +154,13 @@ class DeviceWindow:
     request: Request = field(default=Request())
     peers: tuple[DeviceWindow, ...] = field(default=(), repr=False, compare=False)
     """The views of all devices and ranks that are looked at together, this one among them."""
-    run: Run | None = field(default=None, repr=False, compare=False)
+    run: RankSet | None = field(default=None, repr=False, compare=False)
     """What comes of looking at all ranks together; None where there is one."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DeviceKey:
         rank = self.process.rank if self.process.rank is not None else self.trace.rank
-        return Place(self.trace.name, rank, self.process.pid, self.timeline.device)
+        return DeviceKey(self.trace.name, rank, self.process.pid, self.timeline.device)
 
     @property
     def attribution(self) -> Attribution:
@@ -198,12 +198,12 @@ class DeviceWindow:
         return self.attribution.by_cause(self.window.start_ns, self.window.end_ns)
 
     @cached_property
-    def items(self) -> tuple[Item, ...]:
+    def items(self) -> tuple[TimeSlice, ...]:
         """The parts of the wall time, most first, with the time in kernels split by what they had to do."""
         window = self.window
         whole = self.attribution.partition(window.start_ns, window.end_ns)
         inside = self.inkernel.split(window.start_ns, window.end_ns)
-        kernels = [Item("compute", part.cause, part.grade, None, "", part.ns) for part in inside]
+        kernels = [TimeSlice("compute", part.cause, part.grade, None, "", part.ns) for part in inside]
         kept = [*(item for item in whole if item.when != "compute"), *kernels]
         return tuple(sorted(kept, key=lambda item: -item.ns))
 
@@ -233,7 +233,7 @@ class DeviceWindow:
             if wanted.search(self.trace.names[code])
             and (not kernel_class or class_of_kernel(self.trace.names[code]) == kernel_class)
         ]
-        is_kernel = self.timeline.does[self.operations] <= COMMUNICATION
+        is_kernel = self.timeline.op_class[self.operations] <= COMMUNICATION
         return np.asarray(self.operations[is_kernel & np.isin(names, fit)])
 
     @cached_property
@@ -334,7 +334,7 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
         rank = trace.processes[process].rank
         if request.rank is not None and rank not in (None, request.rank):
             continue
-        program = Program(tuple(attribute(lane) for lane in lanes if lane.process == process), marker)
+        program = TracedProcess(tuple(attribute(lane) for lane in lanes if lane.process == process), marker)
         for index, attribution in enumerate(program.attributions):
             if request.device in (None, attribution.timeline.device):
                 device = attribution.timeline.device
@@ -356,7 +356,7 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
     return found, notes
 
 
-def _study(program: Program, index: int, request: Request) -> DeviceWindow:
+def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow:
     attribution = program.attributions[index]
     timeline, marker = attribution.timeline, program.marker
     steps, of_step = find_steps(timeline, marker)

@@ -232,7 +232,7 @@ def _lost_kernels(timeline: Timeline) -> Note | None:
 
 def _orphans(timeline: Timeline, operations: Int64) -> Note | None:
     # Migrations of managed memory are launched by nobody.
-    count = int((~timeline.linked & (timeline.does != MIGRATION))[operations].sum())
+    count = int((~timeline.linked & (timeline.op_class != MIGRATION))[operations].sum())
     if not count:
         return None
     return Note(
@@ -284,7 +284,7 @@ def _empty_steps(timeline: Timeline, steps: Sequence[Step]) -> Note | None:
 
 
 def _collective_outlier(timeline: Timeline) -> Note | None:
-    at = np.flatnonzero(timeline.does == COMMUNICATION)
+    at = np.flatnonzero(timeline.op_class == COMMUNICATION)
     if len(at) < 4:
         return None
     length = timeline.length[at]

@@ -19,7 +19,7 @@ from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF
 from gpu_trace_advisor.ranks.compare_ranks import Comparison
-from gpu_trace_advisor.ranks.model import PHASES, Overlap, RankSummary, Run, Straggler
+from gpu_trace_advisor.ranks.model import PHASES, Overlap, RankSet, RankSummary, Straggler
 from gpu_trace_advisor.replay.changes import Change, scaled, without_host
 from gpu_trace_advisor.replay.fixes import FIXES, operations_of
 from gpu_trace_advisor.replay.sweep import TRUSTED
@@ -61,7 +61,7 @@ class Network:
     """[c] as recorded."""
 
 
-class Variant(NamedTuple):
+class RankChange(NamedTuple):
     """A change of one rank's graph: a share of a phase is gone, or the fix that hides communication in either form."""
 
     change: str
@@ -69,10 +69,10 @@ class Variant(NamedTuple):
     share: float = 1.0
 
 
-UNCHANGED = Variant("")
+UNCHANGED = RankChange("")
 
 
-def network(view: DeviceWindow, summary: RankSummary, variant: Variant = UNCHANGED) -> Network | str:
+def network(view: DeviceWindow, summary: RankSummary, variant: RankChange = UNCHANGED) -> Network | str:
     """What a rank adds to the replay of all, changed or as it was; or why it cannot be changed like that."""
     graph = view.graph
     if variant.change.startswith("overlap"):
@@ -235,7 +235,7 @@ def _longest(
 
 
 @dataclass(frozen=True)
-class Joint:
+class JoinedNetworks:
     """The networks of r ranks and what joins them."""
 
     networks: tuple[Network, ...]
@@ -264,7 +264,7 @@ class Played:
         return max(self.end_ns) - int(np.median(self.begin_ns))
 
 
-def join(comparison: Comparison, networks: Sequence[Network | None]) -> Joint | str:
+def join(comparison: Comparison, networks: Sequence[Network | None]) -> JoinedNetworks | str:
     """The networks of the compared ranks, joined at their collectives; or why they cannot be."""
     run, matched = comparison.run, comparison.matched
     if run.stride > 1 or len(matched.rank) > MOST_ARRIVALS:
@@ -290,7 +290,7 @@ def join(comparison: Comparison, networks: Sequence[Network | None]) -> Joint | 
     shortest = np.minimum.reduceat(end - start, first)
     transfer = np.clip(ends - np.maximum.reduceat(start, first), 0, shortest)
     shift = tuple(row.start_ns - s.start_ns for row, s in zip(run.rows, comparison.summaries, strict=True))
-    return Joint(tuple(mine), shift, tuple(meeting), transfer, members)
+    return JoinedNetworks(tuple(mine), shift, tuple(meeting), transfer, members)
 
 
 class _Walk:
@@ -353,7 +353,9 @@ class _Walk:
             self.weight[edge] += max(ns, 0)
 
 
-def play(joint: Joint, networks: Sequence[Network] | None = None, early: frozenset[int] = frozenset()) -> Played:
+def play(
+    joint: JoinedNetworks, networks: Sequence[Network] | None = None, early: frozenset[int] = frozenset()
+) -> Played:
     """Replay all ranks with these networks (the measured ones by default). Who is in `early` keeps nobody waiting."""
     walks = [_Walk(*pair) for pair in zip(networks or joint.networks, joint.shift_ns, strict=True)]
     meeting = [column.tolist() for column in joint.meeting]
@@ -398,7 +400,7 @@ def play(joint: Joint, networks: Sequence[Network] | None = None, early: frozens
 
 
 def _meet(
-    joint: Joint, walks: Sequence[_Walk], meeting: int, here: Sequence[tuple[int, int]], early: frozenset[int]
+    joint: JoinedNetworks, walks: Sequence[_Walk], meeting: int, here: Sequence[tuple[int, int]], early: frozenset[int]
 ) -> None:
     """Everybody leaves when the last one has come and the bytes have moved."""
     counted = [pair for pair in here if pair[0] not in early] or list(here)
@@ -412,9 +414,9 @@ def _meet(
 class Pricing:
     """A run whose unchanged replay can be believed, and what else has to be replayed to price it."""
 
-    joint: Joint
+    joint: JoinedNetworks
     wall_ns: int
-    wanted: Mapping[int, tuple[Variant, ...]] = field(default_factory=dict)
+    wanted: Mapping[int, tuple[RankChange, ...]] = field(default_factory=dict)
     """By the index of the rank's summary in the comparison."""
 
 
@@ -430,32 +432,34 @@ def pricing(comparison: Comparison, networks: Sequence[Network | None], overlap:
     error = (wall - measured) / max(measured, 1)
     if abs(error) > TRUSTED:
         return f"the unchanged replay of all ranks is off by {percent(error, 1, '+')}"
-    wanted: dict[int, list[Variant]] = {}
+    wanted: dict[int, list[RankChange]] = {}
     for straggler in run.stragglers:
         for r, variant in _faster(run, straggler):
             wanted.setdefault(r, []).append(variant)
     if overlap:
         for r in range(len(run.rows)):
-            wanted.setdefault(r, []).extend((Variant("overlap-low"), Variant("overlap-high")))
+            wanted.setdefault(r, []).extend((RankChange("overlap-low"), RankChange("overlap-high")))
     return Pricing(joint, wall, {r: tuple(dict.fromkeys(variants)) for r, variants in wanted.items()})
 
 
-def _faster(run: Run, straggler: Straggler) -> list[tuple[int, Variant]]:
+def _faster(run: RankSet, straggler: Straggler) -> list[tuple[int, RankChange]]:
     """What is changed for the stragglers' phase to be as long as the others'; nothing where no phase is known."""
     if not straggler.phase:
         return []
     at = PHASES.index(straggler.phase)
     rows = [(r, row) for r, row in enumerate(run.rows) if row.rank in straggler.ranks]
-    return [(r, Variant(straggler.phase, min(straggler.phase_ns / max(row.phases_ns[at], 1), 1.0))) for r, row in rows]
+    return [
+        (r, RankChange(straggler.phase, min(straggler.phase_ns / max(row.phases_ns[at], 1), 1.0))) for r, row in rows
+    ]
 
 
-def priced(run: Run, known: Pricing | str, changed: Mapping[tuple[int, Variant], Network | str]) -> Run:
+def priced(run: RankSet, known: Pricing | str, changed: Mapping[tuple[int, RankChange], Network | str]) -> RankSet:
     """The run with what faster stragglers and a better overlap would give, from the replay of all ranks together."""
     if isinstance(known, str):
         return replace(run, overlap=replace(run.overlap, why=known) if run.overlap else None)
     joint, wall = known.joint, known.wall_ns
 
-    def saves(variants: Sequence[tuple[int, Variant]], early: frozenset[int] = frozenset()) -> int | str:
+    def saves(variants: Sequence[tuple[int, RankChange]], early: frozenset[int] = frozenset()) -> int | str:
         networks = list(joint.networks)
         for r, variant in variants:
             one = changed.get((r, variant), "a rank's graph is not known")
@@ -476,12 +480,14 @@ def priced(run: Run, known: Pricing | str, changed: Mapping[tuple[int, Variant],
     return replace(run, stragglers=tuple(found), overlap=_overlap(run, known, saves))
 
 
-def _overlap(run: Run, known: Pricing, saves: Callable[[Sequence[tuple[int, Variant]]], int | str]) -> Overlap | None:
+def _overlap(
+    run: RankSet, known: Pricing, saves: Callable[[Sequence[tuple[int, RankChange]]], int | str]
+) -> Overlap | None:
     """All collectives beside compute, in the pessimistic and the optimistic form of the fix."""
     if run.overlap is None or not any(variant.change == "overlap-low" for v in known.wanted.values() for variant in v):
         return run.overlap
     ranks = range(len(run.rows))
-    low, high = (saves([(r, Variant(name)) for r in ranks]) for name in ("overlap-low", "overlap-high"))
+    low, high = (saves([(r, RankChange(name)) for r in ranks]) for name in ("overlap-low", "overlap-high"))
     if isinstance(low, str) or isinstance(high, str):
         return replace(run.overlap, why=low if isinstance(low, str) else str(high))
     return Overlap((int(min(low * FIXES[OVERLAP].low_share, high)), high), run.overlap.exposed_ns, "")

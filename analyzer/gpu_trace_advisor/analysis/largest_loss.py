@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.attribution.causes import CAUSES
 
 BUSY_ENOUGH = 0.95  # kernels above this share of the wall: the rest is not worth the first sentence
@@ -14,7 +14,7 @@ ANSWERS = 0.5  # of the loss: who names so much of it speaks of it
 KERNELS = "kernel-time"
 
 
-def largest_loss(items: Sequence[Item], busy_ns: int) -> tuple[str, int] | None:
+def largest_loss(items: Sequence[TimeSlice], busy_ns: int) -> tuple[str, int] | None:
     """The category with the most time besides kernels; kernels where they fill the wall, or no category takes much of it."""
     sums = Counter[str]()
     for item in items:

@@ -226,7 +226,7 @@ def _by_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> Ph
 def product_rows(timeline: Timeline, costs: Costs, start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
     """Rows M of each matrix product with weights that runs in [start_ns, end_ns), and its ns."""
     m = np.array([kind.m if kind.weight_bytes else NONE for kind in costs.kinds], np.int64)
-    on = np.flatnonzero((costs.kind != NONE) & (timeline.does == COMPUTE) & (timeline.start < end_ns))
+    on = np.flatnonzero((costs.kind != NONE) & (timeline.op_class == COMPUTE) & (timeline.start < end_ns))
     on = on[timeline.end[on] > start_ns]
     on = on[m[costs.kind[on]] != NONE] if len(on) else on
     length: Int64 = timeline.length[on]

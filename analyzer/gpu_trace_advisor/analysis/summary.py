@@ -161,11 +161,11 @@ def ns_by_class(timeline: Timeline, operations: Index) -> Counter[str]:
 
 def copies_by_kind(timeline: Timeline, operations: Index, ns: Int64) -> list[CopyTime]:
     """Copies by direction and host memory, and sets."""
-    does = timeline.does[operations]
+    op_class = timeline.op_class[operations]
     size = timeline.trace.bytes[timeline.row[operations]]
     found = []
-    for what in present(does[does >= FIRST_COPY]).tolist():
-        mine = does == what
+    for what in present(op_class[op_class >= FIRST_COPY]).tolist():
+        mine = op_class == what
         known = size[mine][size[mine] != NONE]
         kind = {SET: "memset", MIGRATION: MIGRATIONS}.get(what) or " ".join(COPIES[what - FIRST_COPY]).strip()
         total = int(known.sum()) if len(known) == int(mine.sum()) else None
@@ -186,7 +186,7 @@ def launches(timeline: Timeline, operations: Index, start: int, end: int) -> Lau
         calls=len(rows) + len(lost),
         linked=len(rows),
         without_operation=len(lost),
-        operations_without_launch=int((~timeline.linked & (timeline.does != MIGRATION))[operations].sum()),
+        operations_without_launch=int((~timeline.linked & (timeline.op_class != MIGRATION))[operations].sum()),
         graph_launches=len(ascending(timeline.launch[linked[replayed]])),
         graph_operations=int(replayed.sum()),
         queue_delay_ns=(int(np.median(delay)), int(delay.max())) if len(delay) else None,
@@ -390,7 +390,7 @@ def sync_calls(attribution: Attribution, start: int, end: int) -> tuple[int, int
 
 def communication_ns(timeline: Timeline, start: int, end: int) -> int:
     """Time in [start, end) with a communication kernel running, hidden or not."""
-    return total(clip(timeline.union_of(timeline.does == COMMUNICATION), start, end))
+    return total(clip(timeline.union_of(timeline.op_class == COMMUNICATION), start, end))
 
 
 def allocation_calls(timeline: Timeline, start: int, end: int) -> int:
@@ -417,12 +417,12 @@ def counts_by_step(
     }
     found = []
     for mine, (start, end) in zip(operations, spans, strict=True):
-        does = timeline.does[mine]
+        op_class = timeline.op_class[mine]
         counts = {
             "kernels": int(timeline.is_kernel[mine].sum()),
             "operations": len(mine),
             "launches": len(ascending(timeline.launch[mine[timeline.linked[mine]]])),
-            "copies": int(((does >= FIRST_COPY) & (does != SET)).sum()),
+            "copies": int(((op_class >= FIRST_COPY) & (op_class != SET)).sum()),
         }
         for name, at in calls.items():
             low, high = np.searchsorted(at, (start, end))

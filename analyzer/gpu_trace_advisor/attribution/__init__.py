@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.calls import LongCalls
 from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, label, phrase
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import Nanoseconds
@@ -176,7 +176,7 @@ def take(pieces: Pieces, at: Index) -> Pieces:
     return Pieces(*(getattr(pieces, name)[at] for name in Pieces.__dataclass_fields__))
 
 
-class Item(NamedTuple):
+class TimeSlice(NamedTuple):
     """A part of the wall time."""
 
     when: str
@@ -216,20 +216,20 @@ class Attribution:
     """Median gap between operations of a stream when the next one was already queued; None when there is none."""
     explained_ns: int
     """The longest wait of a submitted operation that counts as explained."""
-    calls: Calls = field(repr=False)
+    calls: LongCalls = field(repr=False)
 
     @cached_property
-    def _partitions(self) -> dict[tuple[int, int], tuple[Item, ...]]:
+    def _partitions(self) -> dict[tuple[int, int], tuple[TimeSlice, ...]]:
         return {}
 
-    def partition(self, start: int, end: int) -> tuple[Item, ...]:
+    def partition(self, start: int, end: int) -> tuple[TimeSlice, ...]:
         """The wall time of [start, end) by cause, most first; the parts add up to it exactly."""
         if (start, end) not in self._partitions:
             self._partitions[start, end] = self._partition(start, end)
         return self._partitions[start, end]
 
-    def _partition(self, start: int, end: int) -> tuple[Item, ...]:
-        sums: dict[Item, int] = defaultdict(int)
+    def _partition(self, start: int, end: int) -> tuple[TimeSlice, ...]:
+        sums: dict[TimeSlice, int] = defaultdict(int)
         for what, busy_ns in exposed(self.timeline, start, end):
             sums[_busy_item(what)] += busy_ns
         totals = self._idle_totals(start, end)
@@ -237,7 +237,7 @@ class Attribution:
             rest, detail = divmod(number, 3)
             rest, modelled = divmod(rest, 2)
             cause, side = divmod(rest, 3)
-            item = Item(
+            item = TimeSlice(
                 "idle", IDLE[cause], "modelled" if modelled else "measured", SIDES[side],
                 ("", SYNC, BLOCKING_COPY)[detail], 0,
             )  # fmt: skip
@@ -266,14 +266,14 @@ class Attribution:
         return dict(sums)
 
 
-def _busy_item(what: int) -> Item:
+def _busy_item(what: int) -> TimeSlice:
     if what == COMPUTE:
-        return Item("compute", "unmodelled", "measured", None, "", 0)
+        return TimeSlice("compute", "unmodelled", "measured", None, "", 0)
     if what == COMMUNICATION:
-        return Item("communication", "exposed-communication", "measured", None, "", 0)
+        return TimeSlice("communication", "exposed-communication", "measured", None, "", 0)
     if what == MIGRATION:
-        return Item("copy", "migration", "measured", None, "", 0)
+        return TimeSlice("copy", "migration", "measured", None, "", 0)
     if what == SET:
-        return Item("copy", "memset", "measured", None, "", 0)
+        return TimeSlice("copy", "memset", "measured", None, "", 0)
     direction, memory = COPIES[what - FIRST_COPY]
-    return Item("copy", "exposed-copy", "measured", None, f"{direction} {memory}".strip(), 0)
+    return TimeSlice("copy", "exposed-copy", "measured", None, f"{direction} {memory}".strip(), 0)

@@ -18,7 +18,7 @@ from gpu_trace_advisor.attribution import (
     Pieces,
     take,
 )
-from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.calls import LongCalls
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
@@ -38,7 +38,7 @@ def attribute(timeline: Timeline) -> Attribution:
     """The cause of every idle nanosecond of the device."""
     gaps = timeline.gaps
     blocking = blocking_calls(timeline)
-    calls = Calls(timeline)
+    calls = LongCalls(timeline)
     latency = _launch_latency(timeline, gaps, calls)
     queued = _queued_gap(gaps)
     low, high = UNEXPLAINED_NS
@@ -55,7 +55,7 @@ def attribute(timeline: Timeline) -> Attribution:
     return Attribution(timeline, idle, blocking, latency, measured, queued, explained, calls)
 
 
-def _met_idle(timeline: Timeline, gaps: Gaps, calls: Calls) -> Index:
+def _met_idle(timeline: Timeline, gaps: Gaps, calls: LongCalls) -> Index:
     """Gaps that a launch ended which found the device idle; cold launches are not the usual ones."""
     at: Index = where(~gaps.unlinked & (gaps.submitted < gaps.end))
     at = at[timeline.trace.start_ns[gaps.launch[at]] >= gaps.start[at]]
@@ -64,7 +64,7 @@ def _met_idle(timeline: Timeline, gaps: Gaps, calls: Calls) -> Index:
     return at
 
 
-def measured_latency_ns(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
+def measured_latency_ns(timeline: Timeline, gaps: Gaps, calls: LongCalls) -> int:
     """Median from call to start of launches that met an idle device, of the first operation's alone where there is no other;
     0 where there is none. What is assumed elsewhere where there is none is no median."""
     at = _met_idle(timeline, gaps, calls)
@@ -73,7 +73,7 @@ def measured_latency_ns(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
     return int(np.median(gaps.end[at] - gaps.submitted[at])) if len(at) else 0
 
 
-def _launch_latency(timeline: Timeline, gaps: Gaps, calls: Calls) -> int:
+def _launch_latency(timeline: Timeline, gaps: Gaps, calls: LongCalls) -> int:
     """Median call start to operation start of launches into an idle device; else the shortest of any launch, unless
     even that one waited in a queue."""
     at = _met_idle(timeline, gaps, calls)
@@ -90,7 +90,7 @@ def _queued_gap(gaps: Gaps) -> int | None:
     return int(np.median(gaps.end[queued] - gaps.start[queued])) if len(queued) else None
 
 
-def _submitted_side(timeline: Timeline, gaps: Gaps, calls: Calls, latency: int, explained: int) -> Iterable[Pieces]:
+def _submitted_side(timeline: Timeline, gaps: Gaps, calls: LongCalls, latency: int, explained: int) -> Iterable[Pieces]:
     """From the launch call's start to the operation's (rules 6 and 7)."""
     submitted = where(~gaps.unlinked & (gaps.submitted < gaps.end))
     for part in blocks(len(submitted)):
@@ -98,7 +98,7 @@ def _submitted_side(timeline: Timeline, gaps: Gaps, calls: Calls, latency: int, 
 
 
 def _submitted(
-    timeline: Timeline, gaps: Gaps, every: Index, calls: Calls, latency: int, explained: int
+    timeline: Timeline, gaps: Gaps, every: Index, calls: LongCalls, latency: int, explained: int
 ) -> Iterable[Pieces]:  # fmt: skip
     """The same in these gaps."""
     begin, running, end = gaps.submitted[every], gaps.returned[every], gaps.end[every]
@@ -125,7 +125,7 @@ def _submitted(
     yield stretch(wait, end, every, "device-unknown", row)
 
 
-def _call_causes(timeline: Timeline, row: Index, stretch: Int64, calls: Calls) -> Int8:
+def _call_causes(timeline: Timeline, row: Index, stretch: Int64, calls: LongCalls) -> Int8:
     cause = np.full(len(row), CODE["launch-call"], np.int8)
     copy_call = (timeline.host.doing[row] == HostActivity.COPY_CALL) & ~among(row, calls.to_host)
     cause[copy_call & (stretch > STAGING_NS)] = CODE["copy-staging"]
@@ -140,7 +140,7 @@ def _unlinked(timeline: Timeline, gaps: Gaps, explained: int) -> Iterable[Pieces
     at = where(gaps.unlinked)
     start, end = (gaps.start, gaps.end) if gaps.unlinked.all() else (gaps.start[at], gaps.end[at])
     closing = gaps.closing[at]
-    migrates = (closing != NONE) & (timeline.does[closing] == MIGRATION)
+    migrates = (closing != NONE) & (timeline.op_class[closing] == MIGRATION)
     if migrates.any():
         faults, mine = np.maximum(start[migrates], end[migrates] - explained), at[migrates]
         none = constant(NONE, len(mine), np.int32)

@@ -29,7 +29,7 @@ LONG_CALL_NS = 200_000  # beyond the median launch call, at a kernel's first lau
 
 
 @dataclass
-class Calls:
+class LongCalls:
     """What long runtime calls were about."""
 
     timeline: Timeline
@@ -83,7 +83,7 @@ class Calls:
     def to_host(self) -> Int64:
         """Calls that copy to the host: nothing is staged before their copies run."""
         timeline = self.timeline
-        copies = timeline.linked & np.isin(timeline.does, copy_classes("DtoH"))
+        copies = timeline.linked & np.isin(timeline.op_class, copy_classes("DtoH"))
         return ascending(timeline.launch[copies])
 
     @cached_property

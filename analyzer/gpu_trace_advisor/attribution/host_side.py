@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from gpu_trace_advisor.attribution import HOST, STAGING_NS, Attribution, Pieces
-from gpu_trace_advisor.attribution.calls import Calls
+from gpu_trace_advisor.attribution.calls import LongCalls
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.pieces import with_cause
 from gpu_trace_advisor.columns.codes import among
@@ -22,7 +22,7 @@ GAPS_AT_ONCE = 4_096
 HOLE_NS = 1_000_000  # a longer hole in a thread without frames is not taken for Python
 
 
-def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: Calls) -> Iterable[Pieces]:
+def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: LongCalls) -> Iterable[Pieces]:
     """What the launching thread did before the closing operation was submitted (rules 2 to 4)."""
     parts = Intervals(gaps.start, gaps.submitted)
     keep = where((parts.end > parts.start) & ~gaps.unlinked)
@@ -166,7 +166,7 @@ for _doing, _cause in {
 
 
 def _record_pieces(
-    timeline: Timeline, found: Overlaps, segments: Segments, blocking: Blocking, calls: Calls
+    timeline: Timeline, found: Overlaps, segments: Segments, blocking: Blocking, calls: LongCalls
 ) -> Pieces:  # fmt: skip
     cause, modelled = _record_causes(
         timeline, segments.row[found.right], segments.doing[found.right], found.end - found.start, blocking, calls
@@ -176,7 +176,7 @@ def _record_pieces(
 
 
 def _record_causes(
-    timeline: Timeline, row: Index, doing: Int8, ns: Int64, blocking: Blocking, calls: Calls
+    timeline: Timeline, row: Index, doing: Int8, ns: Int64, blocking: Blocking, calls: LongCalls
 ) -> tuple[Int8, Bool]:
     """Cause of stretches of host time by their deciding record, and whether it rests on more than the record."""
     cause = _BY_DOING[doing]

@@ -242,7 +242,7 @@ class Decoding:
         timeline, mine = self.view.timeline, self.operations
         names = timeline.trace.name_code[timeline.row[mine]]
         wanted = named(timeline.trace, names, lambda name: kernel_class(name) in classes)
-        found: Int64 = mine[wanted & (timeline.does[mine] == COMPUTE)]
+        found: Int64 = mine[wanted & (timeline.op_class[mine] == COMPUTE)]
         return found
 
     @cached_property
@@ -281,7 +281,7 @@ class Decoding:
 
     @cached_property
     def communicates(self) -> bool:
-        return bool((self.view.timeline.does[self.operations] == COMMUNICATION).any())
+        return bool((self.view.timeline.op_class[self.operations] == COMMUNICATION).any())
 
     @cached_property
     def graph_nodes(self) -> Int64:

@@ -42,7 +42,7 @@ class Measure(NamedTuple):
     """What it rests on; where it is None, what is missing."""
 
 
-class Efficiency(NamedTuple):
+class Utilization(NamedTuple):
     busy: Measure
     mfu: Measure
     mbu: Measure
@@ -50,12 +50,12 @@ class Efficiency(NamedTuple):
 
 def efficiency(
     model: InKernel, start_ns: int, end_ns: int, phase: Phase, steps: int | None = None, weights: int | None = None
-) -> Efficiency:
+) -> Utilization:
     """The three of [start_ns, end_ns), which holds `steps` steps (None unknown); `weights` bytes where the user gave them."""
     wall = end_ns - start_ns
     running = total(clip(model.timeline.busy, start_ns, end_ns))
     busy = Measure(running / wall if wall else None, "measured", "time with an operation running")
-    return Efficiency(busy, _mfu(model, start_ns, end_ns), _mbu(model, start_ns, end_ns, phase, steps, weights))
+    return Utilization(busy, _mfu(model, start_ns, end_ns), _mbu(model, start_ns, end_ns, phase, steps, weights))
 
 
 def coverage(model: InKernel, start_ns: int, end_ns: int) -> tuple[float | None, Int64]:
@@ -128,5 +128,5 @@ def cache_bytes(model: InKernel, start_ns: int, end_ns: int) -> float:
 
 def _bytes(model: InKernel, start_ns: int, end_ns: int, of_kind: list[float]) -> float:
     timeline, kind = model.timeline, model.costs.kind
-    at = (kind >= 0) & (timeline.does == COMPUTE) & (timeline.start >= start_ns) & (timeline.start < end_ns)
+    at = (kind >= 0) & (timeline.op_class == COMPUTE) & (timeline.start >= start_ns) & (timeline.start < end_ns)
     return float((np.array(of_kind)[kind[at]] * model.costs.share[at]).sum()) if at.any() else 0.0

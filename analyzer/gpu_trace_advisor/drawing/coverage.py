@@ -34,10 +34,11 @@ def covered(part: Intervals, edges: Edges) -> Edges:
     return np.asarray(np.diff(np.interp(edges, times, reached)))
 
 
-def busy_parts(does: Int8, start: Int64, end: Int64) -> dict[str, Intervals]:
+def busy_parts(op_class: Int8, start: Int64, end: Int64) -> dict[str, Intervals]:
     """When a device computes, else communicates, else copies."""
     compute, communication, copies = (
-        union(start[mask], end[mask]) for mask in (does == COMPUTE, does == COMMUNICATION, does > COMMUNICATION)
+        union(start[mask], end[mask])
+        for mask in (op_class == COMPUTE, op_class == COMMUNICATION, op_class > COMMUNICATION)
     )
     return {
         "kernels": compute,
@@ -57,7 +58,7 @@ def shares(parts: dict[str, Intervals], start_ns: int, end_ns: int, bins: int) -
 def overview(view: DeviceWindow, bins: int = BINS) -> Coverage:
     """What the device did or waited for, over what the timeline shows."""
     timeline, window = view.timeline, view.window
-    parts = busy_parts(timeline.does, timeline.start, timeline.end) | dict(idle_spans(view))
+    parts = busy_parts(timeline.op_class, timeline.start, timeline.end) | dict(idle_spans(view))
     inside = Intervals(np.array([window.start_ns]), np.array([window.end_ns]))
     parts = {name: _within(part, inside) for name, part in parts.items()}
     return shares(parts, *shown_span(window.start_ns, window.end_ns), bins)
@@ -85,19 +86,19 @@ def heat(view: DeviceWindow) -> tuple[HeatRow, ...]:
     last = view.steps[STEPS].start_ns if len(view.steps) > STEPS else steps[-1].end_ns
     edges = np.array([*(step.start_ns for step in steps), last], np.float64)
     timeline = view.timeline
-    parts = busy_parts(timeline.does, timeline.start, timeline.end) | dict(idle_spans(view))
+    parts = busy_parts(timeline.op_class, timeline.start, timeline.end) | dict(idle_spans(view))
     rows = [
         HeatRow(name, tuple(covered(part, edges).round().astype(np.int64).tolist())) for name, part in parts.items()
     ]
     return tuple(sorted((row for row in rows if any(row.ns)), key=lambda row: -sum(row.ns)))
 
 
-def strip(done: Replay, device: int, does: Int8, start_ns: int, end_ns: int) -> Coverage:
+def strip(done: Replay, device: int, op_class: Int8, start_ns: int, end_ns: int) -> Coverage:
     """What a replayed device does in a stretch of the replay's time."""
     mine = np.flatnonzero(done.graph.device == device)
     start, end = done.operation_start[mine], done.operation_end[mine]
     seen = (end > start_ns) & (start < end_ns)
-    parts = busy_parts(does[seen], np.maximum(start[seen], start_ns), np.minimum(end[seen], end_ns))
+    parts = busy_parts(op_class[seen], np.maximum(start[seen], start_ns), np.minimum(end[seen], end_ns))
     return shares(parts, start_ns, end_ns, STRIP_BINS)
 
 

@@ -71,28 +71,28 @@ def operation_details(view: DeviceWindow, callers: Callers, details: Details) ->
     shapes = text_codes(trace, "Input Dims", operator)
     shapes = np.where(operator == NONE, NONE, shapes)
     grid, block = (text_codes(trace, name, timeline.row) for name in ("grid", "block"))
-    distinct, which = distinct_rows([trace.name_code[timeline.row], timeline.does, node, shapes, grid, block])
+    distinct, which = distinct_rows([trace.name_code[timeline.row], timeline.op_class, node, shapes, grid, block])
     ideal, known = view.inkernel.claims[0], view.inkernel.modelled
     count = len(distinct)
     reached = np.bincount(which, np.where(known, ideal, 0.0), count)
     took = np.bincount(which, np.where(known, timeline.length, 0), count)
     codes = np.empty(count, np.int64)
     stacks: dict[int, tuple[str, tuple[str, ...]]] = {}
-    for i, (name, does, at, shape, wide, threads) in enumerate(distinct):
+    for i, (name, op_class, at, shape, wide, threads) in enumerate(distinct):
         if at not in stacks:
             stacks[at] = stack_of(callers, at)
         full, short = trace.names[name], readable(trace.names[name])
         codes[i] = details.code(
             Detail(
-                short, _colour(full, does), "" if full == short else full, *stacks[at], _text(trace, shape),
+                short, _colour(full, op_class), "" if full == short else full, *stacks[at], _text(trace, shape),
                 _text(trace, wide), _text(trace, threads), min(reached[i] / took[i], 1.0) if took[i] else None,
             )
         )  # fmt: skip
     return codes[which]
 
 
-def _colour(name: str, does: int) -> str:
-    if does in (COMPUTE, COMMUNICATION):
+def _colour(name: str, op_class: int) -> str:
+    if op_class in (COMPUTE, COMMUNICATION):
         return kernel_class(name)
     return "copies"
 
@@ -111,14 +111,16 @@ def host_details(
     first = np.zeros(len(distinct), np.int64)
     first[which[::-1]] = rows[::-1]
     codes = np.empty(len(distinct), np.int64)
-    for i, (_, does, kind, at, shape) in enumerate(distinct):
+    for i, (_, op_class, kind, at, shape) in enumerate(distinct):
         name = readable_host(trace, int(first[i]))
         operator, stack = stack_of(callers, at) if callers else ("", ())
         name = name.removeprefix(MODULE)
-        colour = "host-module" if does == HostActivity.PYTHON and trace.label(int(first[i])).startswith(MODULE) else ""
+        colour = (
+            "host-module" if op_class == HostActivity.PYTHON and trace.label(int(first[i])).startswith(MODULE) else ""
+        )
         codes[i] = details.code(
             Detail(
-                name, colour or HOST_COLOURS[HostActivity(does)], "", "" if kind == Kind.OPERATOR else operator,
+                name, colour or HOST_COLOURS[HostActivity(op_class)], "", "" if kind == Kind.OPERATOR else operator,
                 tuple(one for one in stack if one != name), _text(trace, shape),
             )
         )  # fmt: skip

@@ -11,7 +11,7 @@ from gpu_trace_advisor.advice.build import fixes_of
 from gpu_trace_advisor.advice.ranking import distrust
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.drawing.coverage import strip
-from gpu_trace_advisor.drawing.model import Coverage, Fixes, Variant
+from gpu_trace_advisor.drawing.model import Coverage, FixedWindow, Fixes
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.replay.sweep import Replay, moved, replay, wall_ns
@@ -45,7 +45,7 @@ def subsets(view: DeviceWindow, findings: Sequence[Finding], rules: Sequence[Rul
             priced = [fix for i in which for fix in chosen[i][1]]
             saves = view.saving(*priced)
             after = drawn_step(replay(_changed(view.graph, priced)), view, step)
-            variants.append(Variant(which, (saves.low_ns, saves.high_ns), saves.speedup, after))
+            variants.append(FixedWindow(which, (saves.low_ns, saves.high_ns), saves.speedup, after))
     return Fixes(
         tuple(finding.rule for finding, _ in chosen), tuple(finding.title for finding, _ in chosen),
         step.name if step else "", before, tuple(variants),
@@ -66,12 +66,12 @@ def drawn_step(done: Replay, view: DeviceWindow, step: Step | None) -> Coverage:
     if step is None:
         begin = int(done.operation_start[done.graph.device == view.index].min())
         return strip(
-            done, view.index, view.timeline.does, begin, begin + max(wall_ns(done, view.window, view.index), 1)
+            done, view.index, view.timeline.op_class, begin, begin + max(wall_ns(done, view.window, view.index), 1)
         )
     kept = view.kept_steps
     after = kept[kept.index(step) + 1]
     begin, end = moved(done, step.start_ns, view.index), moved(done, after.start_ns, view.index)
-    return strip(done, view.index, view.timeline.does, begin, max(end, begin + 1))
+    return strip(done, view.index, view.timeline.op_class, begin, max(end, begin + 1))
 
 
 def _changed(graph: Graph, fixes: Sequence[Fix]) -> Graph:

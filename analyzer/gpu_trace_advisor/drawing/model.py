@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, place_of
-from gpu_trace_advisor.analysis.device_window import Place
+from gpu_trace_advisor.analysis.device_window import DeviceKey
 from gpu_trace_advisor.reference.hardware import Hardware
 from gpu_trace_advisor.roofline.points import Work
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -108,7 +108,7 @@ class Flame:
 
 
 @dataclass(frozen=True)
-class Variant:
+class FixedWindow:
     """The window replayed with some fixes together."""
 
     fixes: tuple[int, ...]
@@ -129,7 +129,7 @@ class Fixes:
     step: str
     """The step that is drawn; empty for the whole window."""
     before: Coverage
-    variants: tuple[Variant, ...]
+    variants: tuple[FixedWindow, ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Roofline:
 class Drawing:
     """One device's window; of a recording without GPU work its host threads, with `place` None."""
 
-    place: Place | None
+    place: DeviceKey | None
     ranked: bool
     """The recording says its rank."""
     base_ns: int | None

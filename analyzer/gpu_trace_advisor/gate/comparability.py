@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpu_trace_advisor.gate.run_record import HOST, Lane, Run
+from gpu_trace_advisor.gate.run_record import HOST, DeviceRun, Run
 
 OTHER_WORK = 1.5  # matrix kernels a step, or their FLOPs, above this many times the other's: another model or batch
 OTHER_SHAPES = 1.05  # … from which on it is said: a fix may compute less, so may a smaller batch
@@ -122,7 +122,7 @@ def _on_gpu(run: Run) -> bool:
     return any(lane.key != HOST for lane in run.lanes)
 
 
-def _same_work(before: Lane, after: Lane) -> str | None:
+def _same_work(before: DeviceRun, after: DeviceRun) -> str | None:
     if before.window != after.window:
         return f"other window: {before.window} before, {after.window} after ({before.key})"
     of = "a step" if before.window == "steps" else "the window"
@@ -146,7 +146,7 @@ def _same_work(before: Lane, after: Lane) -> str | None:
     )
 
 
-def _apart(ours: float | None, theirs: float | None, before: Lane, after: Lane) -> bool:
+def _apart(ours: float | None, theirs: float | None, before: DeviceRun, after: DeviceRun) -> bool:
     """Whether two numbers of a window, taken per step, lie so far apart that the work is another."""
     if ours is None or theirs is None:
         return False
@@ -154,7 +154,7 @@ def _apart(ours: float | None, theirs: float | None, before: Lane, after: Lane) 
     return max(here, there) > OTHER_WORK * min(here, there)
 
 
-def _known_alike(before: Lane, after: Lane) -> bool:
+def _known_alike(before: DeviceRun, after: DeviceRun) -> bool:
     """The FLOPs of both are those of about as many matrix kernels a step, or of nearly all that there are."""
     lanes = [(lane, lane.flops_kernels) for lane in (before, after)]
     known = [count / lane.units for lane, count in lanes if count is not None]

@@ -25,7 +25,7 @@ from gpu_trace_advisor.gate.comparability import (
 )
 from gpu_trace_advisor.gate.noise import apart
 from gpu_trace_advisor.gate.rank_test import Shift, shift
-from gpu_trace_advisor.gate.run_record import Lane, Run, middle
+from gpu_trace_advisor.gate.run_record import DeviceRun, Run, middle
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import percent
 
@@ -176,11 +176,11 @@ def _renamed(run: Run, as_: Run) -> list[str]:
     return [f"{lane.key} before is held against {new.key} after" for lane, new in pairs if lane.key != new.key]
 
 
-def _lane(run: Run, key: str) -> Lane:
+def _lane(run: Run, key: str) -> DeviceRun:
     return next(lane for lane in run.lanes if lane.key == key)
 
 
-def _lane_change(before: Sequence[Lane], after: Lane, *, times: bool, host: bool = True) -> LaneChange:
+def _lane_change(before: Sequence[DeviceRun], after: DeviceRun, *, times: bool, host: bool = True) -> LaneChange:
     step = _timing([lane.periods_ns for lane in before], after.periods_ns) if times and host else None
     gpu = _timing([lane.gpu_ns for lane in before], after.gpu_ns) if times else None
     floor = None if step is None or step.noise_ns is None else max(step.noise_ns, ABSOLUTE_NS)
@@ -224,7 +224,7 @@ def _changes(
     return tuple(sorted(found, key=lambda change: -abs(change.delta_ns)))
 
 
-def _kernels(before: Sequence[Lane], after: Lane) -> tuple[Change, ...]:
+def _kernels(before: Sequence[DeviceRun], after: DeviceRun) -> tuple[Change, ...]:
     names = dict.fromkeys(name for lane in (*before, after) for name in lane.kernels)
     found = []
     for name in names:
@@ -236,7 +236,7 @@ def _kernels(before: Sequence[Lane], after: Lane) -> tuple[Change, ...]:
     return tuple(sorted(changed, key=lambda change: -abs(change.delta_ns))[:KERNELS_SHOWN])
 
 
-def count_changes(before: Sequence[Lane], after: Lane) -> tuple[CountChange, ...]:
+def count_changes(before: Sequence[DeviceRun], after: DeviceRun) -> tuple[CountChange, ...]:
     """Counts per step that differ; one grew when it is above that of every run before, by more than it varies by itself."""
     found = []
     for name, now in after.counts.items():
@@ -253,13 +253,13 @@ def count_changes(before: Sequence[Lane], after: Lane) -> tuple[CountChange, ...
     return tuple(found)
 
 
-def _steady(lane: Lane, name: str) -> bool:
+def _steady(lane: DeviceRun, name: str) -> bool:
     """The count is the same in every step, of several."""
     each = lane.step_counts.get(name, ())
     return len(each) > 1 and len(set(each)) == 1
 
 
-def _grew(before: Sequence[Lane], after: Lane, name: str) -> bool:
+def _grew(before: Sequence[DeviceRun], after: DeviceRun, name: str) -> bool:
     """A count that varies lies higher than chance would have it, as `_timing` tells of a time."""
     runs, now = [lane.step_counts.get(name, ()) for lane in before], after.step_counts.get(name, ())
     pooled = [count for each in runs for count in each]

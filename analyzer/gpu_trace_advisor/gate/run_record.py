@@ -25,7 +25,7 @@ KERNELS_KEPT = 40  # by time, in a baseline
 
 
 @dataclass(frozen=True)
-class Lane:
+class DeviceRun:
     """One device in a run; without GPU work the host alone, as device -1."""
 
     key: str
@@ -68,7 +68,7 @@ class Run:
 
     name: str
     """File name."""
-    lanes: tuple[Lane, ...]
+    lanes: tuple[DeviceRun, ...]
     options: tuple[str, ...]
     """Profiler options that cost host time."""
     health: dict[str, str] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def run_of(advice: Mapping[str, Any], source: str = "") -> Run:
     return Run(name, tuple(lanes), tuple(options), health, world, producers)
 
 
-def _lanes(devices: Sequence[Mapping[str, Any]]) -> list[Lane]:
+def _lanes(devices: Sequence[Mapping[str, Any]]) -> list[DeviceRun]:
     """Devices under keys that another recording of the same program gives too."""
     pids: dict[Any, list[int]] = {}
     for device in devices:
@@ -152,7 +152,7 @@ def _lanes(devices: Sequence[Mapping[str, Any]]) -> list[Lane]:
     return lanes
 
 
-def _lane(device: Mapping[str, Any], key: str) -> Lane:
+def _lane(device: Mapping[str, Any], key: str) -> DeviceRun:
     in_steps = device["window"] == "steps"
     kept = [step for step in device["steps"] if step["left_out"] is None] if in_steps else []
     causes: Counter[str] = Counter()
@@ -164,7 +164,7 @@ def _lane(device: Mapping[str, Any], key: str) -> Lane:
         kernels[kernel["short"]] = (calls + kernel["calls"], ns + kernel["ns"])
     whole_graphs = any(kernel["class"] == "graph" for kernel in device["kernels_by_name"])
     matrix = sum(k["calls"] for k in device["kernels_by_name"] if k["class"] in MATRIX_CLASSES)
-    return Lane(
+    return DeviceRun(
         key=key,
         name=device["name"],
         window=device["window"],
@@ -219,13 +219,13 @@ def _between(kept: Sequence[Mapping[str, Any]]) -> list[int]:
     return [after["start_ns"] - before["start_ns"] for before, after in pairwise(kept)]
 
 
-def _host_lanes(host: Mapping[str, Any] | None) -> list[Lane]:
+def _host_lanes(host: Mapping[str, Any] | None) -> list[DeviceRun]:
     if host is None:
         return []
     kept = [step for step in host["steps"] if step["left_out"] is None]
     wall = host["end_ns"] - host["start_ns"]
     return [
-        Lane(HOST, "", "steps" if kept else "all", len(kept), wall, periods(kept), (), {}, {}, {}, None,
+        DeviceRun(HOST, "", "steps" if kept else "all", len(kept), wall, periods(kept), (), {}, {}, {}, None,
              (host["start_ns"], host["end_ns"]))
     ]  # fmt: skip
 

@@ -19,8 +19,8 @@ from gpu_trace_advisor.graph.host_edges import add_host_edges, host_time
 from gpu_trace_advisor.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
 from gpu_trace_advisor.graph.operations import (
     Awaited,
-    Calls,
     Edges,
+    HostCalls,
     Operations,
     all_blocking,
     awaited,
@@ -79,7 +79,7 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
 
 
 def _launch_edges(
-    operations: Operations, calls: Calls, call_point: Index, op_point: Index, nominal: Nominal,
+    operations: Operations, calls: HostCalls, call_point: Index, op_point: Index, nominal: Nominal,
     extra: tuple[Int64, Int8, Int64], edges: Edges,
 ) -> None:  # fmt: skip
     at = where(operations.first)
@@ -141,7 +141,7 @@ def _event_edges(
 
 
 def _return_edges(
-    host: Host, operations: Operations, calls: Calls, blocking: Blocking, queue: Int64, call_point: Index,
+    host: Host, operations: Operations, calls: HostCalls, blocking: Blocking, queue: Int64, call_point: Index,
     return_point: Index, op_point: Index, edges: Edges,
 ) -> tuple[Int64, Int8, Int64]:  # fmt: skip
     """When a call that waits returns: its own cost at least, and after what it waits for, or would wait for.
@@ -216,7 +216,7 @@ def _usual_call_ns(operations: Operations, queue: Int64) -> int:
 
 
 def _finish(
-    trace: Trace, timelines: tuple[Timeline, ...], operations: Operations, calls: Calls, edges: Edges,
+    trace: Trace, timelines: tuple[Timeline, ...], operations: Operations, calls: HostCalls, edges: Edges,
     on_host: list[tuple[Int64, Int8, Int64]], nominal: Nominal, extra: tuple[Int64, Int8, Int64],
 ) -> Graph:  # fmt: skip
     """Order the points so that every edge goes forward, sort the edges, find the delays that no edge explains.

@@ -12,7 +12,7 @@ from gpu_trace_advisor.attribution.host_side import causes_of_segments, python_h
 from gpu_trace_advisor.columns.compact import constant, narrowed, places, where
 from gpu_trace_advisor.columns.intervals import Intervals, overlaps, remainder
 from gpu_trace_advisor.graph import Edge
-from gpu_trace_advisor.graph.operations import Calls, Edges
+from gpu_trace_advisor.graph.operations import Edges, HostCalls
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.host import Host, HostActivity
 from gpu_trace_advisor.trace.model import NONE, Index, Int8, Int64, Trace
@@ -35,7 +35,7 @@ class Spans:
 
 
 def add_host_edges(
-    trace: Trace, host: Host, calls: Calls, call_point: Int64, return_point: Int64, edges: Edges
+    trace: Trace, host: Host, calls: HostCalls, call_point: Int64, return_point: Int64, edges: Edges
 ) -> Spans:  # fmt: skip
     """Thread order and hand-over; the first call of a thread is host work since the start."""
     c = len(calls.row)
@@ -75,7 +75,7 @@ def add_host_edges(
     )  # fmt: skip
 
 
-def _handovers(host: Host, calls: Calls, since: Int64) -> tuple[Int64, Int64]:
+def _handovers(host: Host, calls: HostCalls, since: Int64) -> tuple[Int64, Int64]:
     """[c] the call of another thread that handed over to this one, -1 for none; and when this one went on.
 
     A thread with a hole of over 50 µs, without operator or call in it, during which another launching thread made a

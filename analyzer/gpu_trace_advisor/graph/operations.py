@@ -145,7 +145,7 @@ def merge_operations(timelines: Sequence[Timeline]) -> Operations:
 
 
 @dataclass(frozen=True)
-class Calls:
+class HostCalls:
     """Calls that launch or wait, and step marks, by (thread, start): c of them."""
 
     trace: Trace
@@ -279,7 +279,7 @@ def queue_full(operations: Operations, trace: Trace) -> Int64:
 
 def collect_calls(
     trace: Trace, host: Host, operations: Operations, blocking: Blocking, queue: Int64, marks: Int64
-) -> Calls:  # fmt: skip
+) -> HostCalls:  # fmt: skip
     rows = ascending(np.concatenate([operations.launch[operations.linked], blocking.row]))
     rows = rows.astype(index_type(len(trace)), copy=False)
     every = ascending(np.concatenate([np.array(host.launching, np.int64), present(trace.thread[rows])]))
@@ -290,14 +290,14 @@ def collect_calls(
     waits[np.searchsorted(rows, queue)] = True
     if not len(marks) and len(every) == 1:  # in order as they are
         mark = np.zeros(len(rows), np.bool_)
-        return Calls(trace, rows, trace.thread[rows], trace.start_ns[rows], waits, mark)
+        return HostCalls(trace, rows, trace.thread[rows], trace.start_ns[rows], waits, mark)
     row = np.concatenate([rows, marks, marks])
     start = np.concatenate([trace.start_ns[rows], trace.start_ns[marks], trace.end_ns[marks]])
     waits = np.concatenate([waits, np.zeros(2 * len(marks), np.bool_)])
     mark = np.arange(len(row)) >= len(rows)
     thread = trace.thread[row]
     order = np.lexsort((~mark, start, thread))
-    return Calls(trace, row[order], thread[order], start[order], waits[order], mark[order])
+    return HostCalls(trace, row[order], thread[order], start[order], waits[order], mark[order])
 
 
 def own_operation(operations: Operations, calls: Int64) -> Int64:

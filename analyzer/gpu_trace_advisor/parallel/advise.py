@@ -14,18 +14,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, Rank, compared
+from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, SharedRank, compared
 from gpu_trace_advisor.advice.build import Analysed, combined, no_such_rank
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
-from gpu_trace_advisor.analysis.joint_replay import Network, Variant
+from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
 from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import natural
 from gpu_trace_advisor.ingest.locations import find_places, is_remote, labels, name_of, once, shown
 from gpu_trace_advisor.parallel.job import Job, Result, Tell, analysed, text_bytes
 from gpu_trace_advisor.parallel.pool import Here, Processes, Workers
-from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.trace.model import Trace
 
 CHOSEN = 4  # of more than DETAILED only so many are shown in full: who is late, who is slow, and a usual one
@@ -130,10 +130,12 @@ class _Pipeline:
         infos = [result.info for result in known if result.info]
         return combined(infos, advices, run, errors), [p for p in chosen if p in told and told[p].advice]
 
-    def _job(self, place: str, run: Run | None = None, advise: bool = False) -> Job:
+    def _job(self, place: str, run: RankSet | None = None, advise: bool = False) -> Job:
         return Job(place, self.request, len(self.places), self.names.get(place), run=run, advise=advise)
 
-    def _run(self, places: Sequence[str], what: str, run: Run | None = None, advise: bool = False) -> dict[str, Result]:
+    def _run(
+        self, places: Sequence[str], what: str, run: RankSet | None = None, advise: bool = False
+    ) -> dict[str, Result]:
         return self._do([self._job(place, run, advise) for place in places], what)
 
     def _do(self, jobs: Sequence[Job], what: str) -> dict[str, Result]:
@@ -158,7 +160,7 @@ class _Pipeline:
             self.errors[""] = _missing([job.place for job in jobs], found)
         return found
 
-    def _compared(self, ranks: Sequence[tuple[str, Rank]]) -> Run | None:
+    def _compared(self, ranks: Sequence[tuple[str, SharedRank]]) -> RankSet | None:
         if len(ranks) < 2:
             return None
         self.tell("comparing ranks", None)
@@ -166,13 +168,13 @@ class _Pipeline:
         for i, (place, _) in enumerate(ranks):
             first.setdefault(place, i)
 
-        def fetch(wanted: Mapping[int, tuple[Variant, ...]]) -> Changed:
-            changes: dict[str, dict[int, tuple[Variant, ...]]] = {}
+        def fetch(wanted: Mapping[int, tuple[RankChange, ...]]) -> Changed:
+            changes: dict[str, dict[int, tuple[RankChange, ...]]] = {}
             for index, variants in wanted.items():
                 place = ranks[index][0]
                 changes.setdefault(place, {})[index - first[place]] = variants
             jobs = [replace(self._job(place), changes=asked) for place, asked in changes.items()]
-            changed: dict[tuple[int, Variant], Network | str] = {}
+            changed: dict[tuple[int, RankChange], Network | str] = {}
             for place, result in self._do(jobs, "replaying ").items():
                 for (index, variant), one in result.changed.items():
                     changed[first[place] + index, variant] = one
@@ -185,7 +187,7 @@ class _Pipeline:
             self.errors[""] = "interrupted while the ranks were compared"
             return None
 
-    def _chosen(self, run: Run | None, known: Sequence[Result]) -> list[str]:
+    def _chosen(self, run: RankSet | None, known: Sequence[Result]) -> list[str]:
         """The recordings that are shown in full."""
         if run is None:
             return [result.place for result in known][:CHOSEN]
@@ -228,7 +230,7 @@ class _Pipeline:
         raise NothingToAnalyse("no recording given")
 
 
-def _none(wanted: Mapping[int, tuple[Variant, ...]]) -> Changed:
+def _none(wanted: Mapping[int, tuple[RankChange, ...]]) -> Changed:
     return {}
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 
-from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, Rank, changed_ranks, ranks_of
+from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, SharedRank, changed_ranks, ranks_of
 from gpu_trace_advisor.advice.build import Analysed, advise_one, analyse, other_rank, trace_info
 from gpu_trace_advisor.advice.model import Advice, TraceInfo
 from gpu_trace_advisor.analysis.device_window import Request
-from gpu_trace_advisor.analysis.joint_replay import Variant
+from gpu_trace_advisor.analysis.joint_replay import RankChange
 from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.ingest.locations import bytes_of, local, name_of, shown
-from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import Trace
 
@@ -37,9 +37,9 @@ class Job:
     """How many there are."""
     name: str | None = None
     """What it is called where others have its file name."""
-    changes: Mapping[int, tuple[Variant, ...]] = field(default_factory=dict)
+    changes: Mapping[int, tuple[RankChange, ...]] = field(default_factory=dict)
     """By the index of the device: networks to replay it with."""
-    run: Run | None = field(default=None, repr=False)
+    run: RankSet | None = field(default=None, repr=False)
     """What is known of all ranks."""
     advise: bool = False
     """Ask the rules."""
@@ -51,7 +51,7 @@ class Result:
 
     place: str
     info: TraceInfo | None = None
-    ranks: tuple[Rank, ...] = ()
+    ranks: tuple[SharedRank, ...] = ()
     changed: Changed = field(default_factory=dict)
     advice: Advice | None = None
     error: str = ""

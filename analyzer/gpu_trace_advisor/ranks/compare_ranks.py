@@ -20,8 +20,8 @@ from gpu_trace_advisor.ranks.model import (
     Overlap,
     Pipeline,
     RankRow,
+    RankSet,
     RankSummary,
-    Run,
     Straggler,
 )
 from gpu_trace_advisor.ranks.stragglers import Arrivals, Late, LateRanks, late_ones, late_ranks
@@ -134,7 +134,7 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
 class Comparison:
     """A run, and what was compared for it."""
 
-    run: Run
+    run: RankSet
     summaries: tuple[RankSummary, ...]
     """Of the run's rows."""
     matched: Matched
@@ -272,7 +272,7 @@ class _Comparison:
         hidden = (a.end_ns - a.start_ns) - self.exposed
         return np.asarray(np.clip(a.wait_ns - hidden, 0, self.exposed), np.int64)
 
-    def run(self) -> Run:
+    def run(self) -> RankSet:
         alignment, summaries = self.alignment, self.summaries
         waiting, moving = self._split()
         rows = tuple(self._row(r, int(waiting[r]), int(moving[r])) for r in range(len(summaries)))
@@ -284,7 +284,7 @@ class _Comparison:
         skew_before = int(before[self.opens].max()) if self.opens.any() else 0
         periods = [s.step_ns for s in summaries if s.step_ns is not None]
         errors = [e for e, ok in zip(alignment.error_ns.tolist(), alignment.possible.tolist(), strict=True) if ok]
-        return Run(
+        return RankSet(
             world=self.numbered.world,
             rows=rows,
             missing=self.numbered.missing[:RANKS_NAMED],

@@ -36,7 +36,7 @@ SEED = 18
 
 
 @dataclass(frozen=True)
-class Evidence:
+class LateEvidence:
     """What tells that these ranks are late."""
 
     p: float
@@ -45,7 +45,7 @@ class Evidence:
     """`steps`, `steadiness` or `collectives`."""
 
 
-def late_over_steps(late_ns: Float64) -> tuple[tuple[int, ...], Evidence] | None:
+def late_over_steps(late_ns: Float64) -> tuple[tuple[int, ...], LateEvidence] | None:
     """The ranks that are late, from [steps, ranks] how much later than the others each came; None where chance would do.
 
     Of ranks that vary together and are neighbours by their numbers, as those of a node, it is asked what each differs by from
@@ -83,7 +83,7 @@ def _node(late: Float64) -> int:
     return next((size for size in NODES if alike.get(size, 0.0) >= SAME_NODE * most), 1)
 
 
-def _late(centred: Float64) -> tuple[tuple[int, ...], Evidence] | None:
+def _late(centred: Float64) -> tuple[tuple[int, ...], LateEvidence] | None:
     blocks = _blocks(centred)
     if len(blocks) < 2:
         return None
@@ -93,9 +93,9 @@ def _late(centred: Float64) -> tuple[tuple[int, ...], Evidence] | None:
     if len(blocks) >= FEWEST:
         p, level = _shuffled(_clipped(blocks), len(slow))
         if p <= level:
-            return slow, Evidence(p, "steps")
+            return slow, LateEvidence(p, "steps")
     p = _steady(blocks, slow)
-    return (slow, Evidence(p, "steadiness")) if p <= STEADY else None
+    return (slow, LateEvidence(p, "steadiness")) if p <= STEADY else None
 
 
 def _clipped(late: Float64) -> Float64:
@@ -212,7 +212,7 @@ def _student(t: float, free: int) -> float:
 
 def late_within_a_step(
     sets: dict[tuple[int, ...], list[int]], gap_ns: Int64, apart_ns: Int64, units: Int64, ranks: int
-) -> dict[tuple[int, ...], Evidence]:
+) -> dict[tuple[int, ...], LateEvidence]:
     """Which sets of ranks are late by more than chance in a single step.
 
     `gap_ns` is [i] how far the late ones of a collective come after the others, `apart_ns` how far those are apart, `units`
@@ -234,5 +234,5 @@ def late_within_a_step(
             p *= 1 / (1 + wide) / (comb(ranks, len(late)) if n > 1 else 1)
             best = min(best, p * comb(count, n))
         if ranks - len(late) >= 2 and best <= SINGLE:
-            found[late] = Evidence(best, "collectives")
+            found[late] = LateEvidence(best, "collectives")
     return found

@@ -232,7 +232,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Run:
+class RankSet:
     """The ranks of one run."""
 
     world: int | None

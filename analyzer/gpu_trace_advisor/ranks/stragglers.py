@@ -14,7 +14,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_trace_advisor.ranks.evidence import FLOOR_NS, Evidence, late_over_steps, late_within_a_step
+from gpu_trace_advisor.ranks.evidence import FLOOR_NS, LateEvidence, late_over_steps, late_within_a_step
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
@@ -142,7 +142,7 @@ class LateRanks:
 
     ranks: tuple[int, ...]
     """Indices of summaries."""
-    evidence: Evidence
+    evidence: LateEvidence
     cost_ns: int
     """What the collectives would have begun earlier without them."""
     late_ns: int
@@ -207,10 +207,10 @@ def late_ranks(arrivals: Arrivals, late: Late, ranks: int, wall_ns: int) -> list
     return sorted((one for one in told if one.cost_ns >= WORTH * wall_ns), key=lambda one: -one.cost_ns)
 
 
-def _over_steps(rows: NDArray[np.float64]) -> list[tuple[tuple[int, ...], Evidence]]:
+def _over_steps(rows: NDArray[np.float64]) -> list[tuple[tuple[int, ...], LateEvidence]]:
     """The late ranks, then those that are late beside the rest, and so on."""
     left = np.arange(rows.shape[1])
-    found: list[tuple[tuple[int, ...], Evidence]] = []
+    found: list[tuple[tuple[int, ...], LateEvidence]] = []
     while len(left) > 1 and len(found) < MOST_SETS and (one := late_over_steps(rows[:, left])):
         slow, evidence = one
         found.append((tuple(left[list(slow)].tolist()), evidence))
@@ -218,7 +218,9 @@ def _over_steps(rows: NDArray[np.float64]) -> list[tuple[tuple[int, ...], Eviden
     return found
 
 
-def _in_one_step(arrivals: Arrivals, late: Late, occasion: Int64, ranks: int) -> list[tuple[tuple[int, ...], Evidence]]:
+def _in_one_step(
+    arrivals: Arrivals, late: Late, occasion: Int64, ranks: int
+) -> list[tuple[tuple[int, ...], LateEvidence]]:
     sets: dict[tuple[int, ...], list[int]] = defaultdict(list)
     apart = np.zeros(len(arrivals.first), np.int64)
     for i in np.flatnonzero(arrivals.charged & (late.cost_ns > 0)).tolist():
@@ -247,7 +249,7 @@ def _merged(sets: dict[tuple[int, ...], list[int]], cost: Int64) -> list[tuple[t
 
 
 def _late(
-    arrivals: Arrivals, occasion: Int64, slow: tuple[int, ...], evidence: Evidence, by_occasion: NDArray[np.float64]
+    arrivals: Arrivals, occasion: Int64, slow: tuple[int, ...], evidence: LateEvidence, by_occasion: NDArray[np.float64]
 ) -> LateRanks:
     """What these ranks cost; of collectives that overlap the widest gap counts."""
     wait, widest, times, waited = arrivals.wait_ns, np.zeros(len(by_occasion), np.int64), 0, 0

@@ -31,7 +31,7 @@ class UnusableFact(LookupError):
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Figure:
     """A number as the document writes it: one value (low = high), a span, or a list; or a formula or a word."""
 
     unit: str
@@ -67,11 +67,11 @@ class Fact:
     used_by: tuple[str, ...]
     correction: str | None = None
     """What is right instead, with its number (`C5: …`); None where the document is right."""
-    claimed: dict[str, Quantity] = field(default_factory=dict)
-    right: dict[str, Quantity] = field(default_factory=dict)
+    claimed: dict[str, Figure] = field(default_factory=dict)
+    right: dict[str, Figure] = field(default_factory=dict)
 
     @property
-    def values(self) -> dict[str, Quantity]:
+    def values(self) -> dict[str, Figure]:
         """The numbers that may be used.
 
         Raises:
@@ -187,9 +187,9 @@ def _fact(key: str, claim: dict[str, Any], corrections: dict[str, str]) -> Fact:
     )
 
 
-def _quantity(entry: dict[str, Any]) -> Quantity:
+def _quantity(entry: dict[str, Any]) -> Figure:
     if "list" in entry:
         numbers = tuple(float(number) for number in entry["list"])
     else:
         numbers = tuple(float(entry[end]) for end in ("value", "low", "high") if end in entry)
-    return Quantity(entry.get("unit", ""), numbers, entry.get("formula", entry.get("text", "")))
+    return Figure(entry.get("unit", ""), numbers, entry.get("formula", entry.get("text", "")))

@@ -283,7 +283,7 @@ def captured(chosen: Regions, *, launch_ns: int, gap_ns: int | None) -> Change:
 
 def unnamed_wait_decides(graph: Graph) -> bool:
     """Communication runs on a stream of its own, and what waits for it is inferred: capture cannot be priced."""
-    communicates = np.concatenate([t.row[t.does == COMMUNICATION] for t in graph.timelines])
+    communicates = np.concatenate([t.row[t.op_class == COMMUNICATION] for t in graph.timelines])
     if not len(communicates):
         return False
     mine = np.isin(graph.row, communicates)

@@ -98,9 +98,9 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     At each point the edge that should have come last decides, and the stretch of measured time since its source is what
     the edge stands for; so the stretches follow each other without gap and add up to the span.
     """
-    does = _does(graph)
+    op_class = _does(graph)
     sums: dict[str, int] = defaultdict(int)
-    now, point, last = _last(graph, window, device, does, sums)
+    now, point, last = _last(graph, window, device, op_class, sums)
     walked = np.zeros(len(graph.point), index_type(len(graph.source)))
     count = compiled.call(
         loops.walk_back,
@@ -114,7 +114,7 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
     edges = walked[:count].copy()
     del walked
     path = CriticalPath(window.wall_ns, {}, edges, graph, last, now, window.start_ns)
-    _share_out(path, does, sums)
+    _share_out(path, op_class, sums)
     by_cause = {cause: ns for cause, ns in sorted(sums.items(), key=lambda item: -item[1]) if ns}
     return replace(path, by_cause=by_cause)
 
@@ -122,30 +122,30 @@ def critical_path(graph: Graph, window: Window, device: int) -> CriticalPath:
 def _does(graph: Graph) -> Int8:
     """[m] what each operation of the graph does."""
     if len(graph.timelines) == 1:
-        return graph.timelines[0].does
-    does = np.empty(len(graph.row), np.int8)
+        return graph.timelines[0].op_class
+    op_class = np.empty(len(graph.row), np.int8)
     for timeline in graph.timelines:
-        does[np.searchsorted(graph.row, timeline.row)] = timeline.does
-    return does
+        op_class[np.searchsorted(graph.row, timeline.row)] = timeline.op_class
+    return op_class
 
 
-def operation_cause(does: int) -> str:
+def operation_cause(op_class: int) -> str:
     """The cause of busy time that an operation is."""
-    if does == COMPUTE:
+    if op_class == COMPUTE:
         return "unmodelled"
-    if does == COMMUNICATION:
+    if op_class == COMMUNICATION:
         return "exposed-communication"
-    return {SET: "memset", MIGRATION: "migration"}.get(does, "exposed-copy")
+    return {SET: "memset", MIGRATION: "migration"}.get(op_class, "exposed-copy")
 
 
-def _last(graph: Graph, window: Window, device: int, does: Int8, sums: dict[str, int]) -> tuple[int, int, int]:
+def _last(graph: Graph, window: Window, device: int, op_class: Int8, sums: dict[str, int]) -> tuple[int, int, int]:
     """Where the walk begins: the operation or host point that the window ends with. Returns (instant, point, operation)."""
     running, ends = _running(graph, device, window.end_ns)
     marks = graph.marks[graph.mark_ns == window.end_ns]
     if len(running) and not (len(marks) and not (ends == window.end_ns).any()):
         operation = int(running[np.argmin(ends)])
         begun = max(int(graph.trace.start_ns[graph.row[operation]]), window.start_ns)
-        sums[operation_cause(int(does[operation]))] += window.end_ns - begun
+        sums[operation_cause(int(op_class[operation]))] += window.end_ns - begun
         return begun, int(graph.operation_point[operation]), operation
     point = int(marks[-1]) if len(marks) else graph.last_before(window.end_ns)
     assert point is not None  # the root comes first
@@ -166,17 +166,17 @@ def _running(graph: Graph, device: int, instant: int) -> tuple[Int64, Int64]:
     return running, trace.end_ns[graph.row[running]]
 
 
-def _share_out(path: CriticalPath, does: Int8, sums: dict[str, int]) -> None:
+def _share_out(path: CriticalPath, op_class: Int8, sums: dict[str, int]) -> None:
     """Give each stretch to its causes: the operation, then what is known of its edge, the kind's own cause the rest."""
     graph, begun = path.graph, path.begun_ns
-    operations = np.zeros(int(does.max(initial=0)) + 1, np.int64)
+    operations = np.zeros(int(op_class.max(initial=0)) + 1, np.int64)
     host, kinds = np.zeros(len(IDLE), np.int64), np.zeros(len(Edge), np.int64)
     delayed = returned = 0
     for edges, since, done, until in path.stretches():
         begun = int(since[-1])
         after = graph.after(edges)
         passes = np.flatnonzero(after != NONE)
-        np.add.at(operations, does[after[passes]], (done - since)[passes])
+        np.add.at(operations, op_class[after[passes]], (done - since)[passes])
         left = until - done
         del after, passes, since, done, until
         kind, target = graph.flags[edges] & np.int8(PASSES - 1), graph.target[edges]

@@ -179,7 +179,7 @@ def _refuses_graphs(graph: Graph) -> str | None:
 
 def operations_of(graph: Graph, *classes: int) -> Int64:
     """Operations (index into the graph's) of these classes of `gpu_trace_advisor.timelines.device`."""
-    rows = np.concatenate([t.row[np.isin(t.does, classes)] for t in graph.timelines])
+    rows = np.concatenate([t.row[np.isin(t.op_class, classes)] for t in graph.timelines])
     return np.flatnonzero(among(graph.row, rows))
 
 

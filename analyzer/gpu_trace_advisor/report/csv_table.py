@@ -9,7 +9,7 @@ import csv
 import io
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Place
+from gpu_trace_advisor.analysis.device_window import DeviceKey
 from gpu_trace_advisor.roofline.kernel_table import KernelRow
 from gpu_trace_advisor.sanitize import clean
 
@@ -20,7 +20,7 @@ def render(advice: Advice) -> str:
     """A head and a row for each operator, shape and kernel of each device."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*Place._fields, *KernelRow.__dataclass_fields__))
+    writer.writerow((*DeviceKey._fields, *KernelRow.__dataclass_fields__))
     writer.writerows([[_cell(value) for value in row] for row in advice.kernel_rows()])
     return text.getvalue()
 

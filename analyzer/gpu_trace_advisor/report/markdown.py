@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.advice.verdict import focus, where
+from gpu_trace_advisor.advice.verdict import device_label, focus
 from gpu_trace_advisor.gate.compare import Comparison
 from gpu_trace_advisor.report.html.charts import bar
 from gpu_trace_advisor.report.redaction import shareable
@@ -64,7 +64,7 @@ def _comparison(comparison: Comparison) -> list[str]:
 def _about(advice: Advice, device: DeviceAdvice) -> str:
     name = "".join(f", {text}" for text in (device.name, device.peaks) if text)
     files = device.file if len(advice.traces) == 1 else f"{device.file} of {len(advice.traces)} traces"
-    return f"{files} · {where(device)}{name} · {duration(device.wall_ns)}, {device.window_why}"
+    return f"{files} · {device_label(device)}{name} · {duration(device.wall_ns)}, {device.window_why}"
 
 
 def _findings(advice: Advice, device: DeviceAdvice) -> list[str]:

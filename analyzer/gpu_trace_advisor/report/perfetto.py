@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.advice.verdict import where
+from gpu_trace_advisor.advice.verdict import device_label
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.drawing.model import Drawing, Path, drawing_of
 from gpu_trace_advisor.report.redaction import shareable
@@ -44,7 +44,9 @@ def render(advice: Advice, drawings: Sequence[Drawing]) -> Iterator[str]:
 
 
 def _device(pid: int, device: DeviceAdvice, drawing: Drawing, findings: Sequence[Finding]) -> Iterator[str]:
-    name = f"advise: {where(device)}" + ("" if drawing.ranked or device.rank is not None else f" ({device.file})")
+    name = f"advise: {device_label(device)}" + (
+        "" if drawing.ranked or device.rank is not None else f" ({device.file})"
+    )
     yield _meta(pid, 0, "process_name", {"name": shareable(name)})
     yield _meta(pid, 0, "process_sort_index", {"sort_index": -1})
     for tid, track in enumerate(TRACKS):

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gpu_trace_advisor.advice.model import Advice, place_of
-from gpu_trace_advisor.advice.verdict import where
+from gpu_trace_advisor.advice.verdict import device_label
 from gpu_trace_advisor.analysis.summary import PYTHON_LINE
 from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.rulekit.rule import Finding, Source
@@ -34,7 +34,7 @@ def render(advice: Advice, version: str, folder: Path) -> str:
     for finding in advice.findings:
         device = walls.get(place_of(finding))
         wall = device.wall_ns if device else 0
-        results.append(_result(finding, place[finding.rule], wall, where(device) if device else "", folder))
+        results.append(_result(finding, place[finding.rule], wall, device_label(device) if device else "", folder))
     driver = {"name": "advise", "version": version, "rules": [_rule(f) for f in rules.values()]}
     run = {
         "tool": {"driver": driver},

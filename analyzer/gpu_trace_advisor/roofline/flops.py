@@ -51,7 +51,7 @@ class Routed:
 
 
 @dataclass(frozen=True)
-class Window:
+class Convolution:
     """What kind of convolution it is."""
 
     groups: int
@@ -105,7 +105,7 @@ class Cost:
     keys: int = 0
     head: int = 0
     routed: Routed | None = None
-    window: Window | None = None
+    window: Convolution | None = None
 
 
 def product(batch: int, m: int, n: int, k: int, a: Tensor, b: Tensor, *, out: str = "", extra: float = 0.0,
@@ -354,7 +354,7 @@ def convolved(
     return Cost(
         "convolution", 2.0 * (x.elements if transposed else prod(out)) * inner, x.bytes + w.bytes + written, x.dtype,
         m=m, n=max(n, 1), k=max(k, 1), batch=groups, written=written,
-        window=Window(groups, channels, filters, size, dilated, transposed),
+        window=Convolution(groups, channels, filters, size, dilated, transposed),
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ CACHE_SPEED: float = read_data("hardware.toml")["assumed"]["cache"]["speed"]
 Floats = NDArray[np.float64]
 
 
-class Part(NamedTuple):
+class ComputeSlice(NamedTuple):
     """A part of the compute time of a window."""
 
     cause: str
@@ -106,7 +106,7 @@ class InKernel:
     @cached_property
     def modelled(self) -> Bool:
         """[m] compute operations whose work and peaks are known."""
-        known: Bool = (self.costs.kind != NONE) & (self.timeline.does == COMPUTE)
+        known: Bool = (self.costs.kind != NONE) & (self.timeline.op_class == COMPUTE)
         known[known] = self.needs[2][self.costs.kind[known]]
         return known
 
@@ -187,7 +187,7 @@ class InKernel:
     def shares(self, start: int, end: int) -> tuple[Index, Int64]:
         """The compute operations that run in [start, end), and the ns of each; they add up to the time one runs."""
         timeline = self.timeline
-        on = where((timeline.does == COMPUTE) & (timeline.start < end) & (timeline.end > start))
+        on = where((timeline.op_class == COMPUTE) & (timeline.start < end) & (timeline.end > start))
         on = on[timeline.end[on] > timeline.start[on]]
         return on, shares(np.maximum(timeline.start[on], start), np.minimum(timeline.end[on], end))
 
@@ -215,14 +215,14 @@ class InKernel:
         table[:, CAUSES.index("unmodelled")] = np.where(known, 0, share)
         return table
 
-    def split(self, start: int, end: int) -> list[Part]:
+    def split(self, start: int, end: int) -> list[ComputeSlice]:
         """The time in [start, end) in which kernels other than communication run, by cause; adds up to it exactly."""
         on, share = self.shares(start, end)
         sums = np.zeros(len(CAUSES), np.int64)
         for part in blocks(len(on)):
             sums += self.by_cause(on[part], share[part], start, end).sum(axis=0)
         return [
-            Part(cause, ns, "measured" if cause == "unmodelled" else "modelled")
+            ComputeSlice(cause, ns, "measured" if cause == "unmodelled" else "modelled")
             for cause, ns in zip(CAUSES, sums.tolist(), strict=True)
             if ns
         ]

@@ -274,7 +274,7 @@ def operation_costs(timeline: Timeline) -> Costs:
     """The cost of every compute operation, by the operator around its launch."""
     trace, n = timeline.trace, len(timeline.row)
     operator = np.full(n, NONE, index_type(len(trace)))
-    linked = np.flatnonzero(timeline.linked & (timeline.does == COMPUTE) & ~timeline.node)
+    linked = np.flatnonzero(timeline.linked & (timeline.op_class == COMPUTE) & ~timeline.node)
     operator[linked] = timeline.host.operator[timeline.launch[linked]]
     at = np.flatnonzero(operator != NONE)
     if not len(at):
@@ -399,7 +399,7 @@ def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: 
     with the same grid and block, where all that are known have one; which ones got it."""
     trace = timeline.trace
     borrowed = np.zeros(len(kind), np.bool_)
-    on = np.flatnonzero(timeline.is_kernel & (timeline.does == COMPUTE) & ~helps)
+    on = np.flatnonzero(timeline.is_kernel & (timeline.op_class == COMPUTE) & ~helps)
     if not (kind[on] == NONE).any() or not (kind[on] != NONE).any():
         return borrowed
     sizes = values_of([trace.texts.get("grid"), trace.texts.get("block")], timeline.row[on])

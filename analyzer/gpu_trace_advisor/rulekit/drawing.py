@@ -75,7 +75,7 @@ class BadDrawing(ValueError):
 
 
 @dataclass(frozen=True)
-class Run:
+class Block:
     """What one row shows from one column to another, in columns."""
 
     row: str
@@ -86,10 +86,10 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class ParsedDrawing:
     """A text taken apart."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[Block, ...]
     marks: tuple[int, ...]
     width: int
     names: dict[str, str]
@@ -109,13 +109,13 @@ class Drawing:
         return [(a, b) for a, b in zip(self.marks, [*self.marks[1:], self.width], strict=False) if b > a]
 
 
-def read_drawing(text: str) -> Drawing:
+def read_drawing(text: str) -> ParsedDrawing:
     """The parts of a drawing, its repetitions drawn out.
 
     Raises:
         BadDrawing: a line is neither a row nor one of the lines below, or has a character that means nothing.
     """
-    runs, marks, width, names, options = list[Run](), list[int](), 0, dict[str, str](), dict[str, str]()
+    runs, marks, width, names, options = list[Block](), list[int](), 0, dict[str, str](), dict[str, str]()
     for line in filter(str.strip, text.splitlines()):
         if row := _ROW.match(line):
             cells, at = row["cells"], 0
@@ -125,7 +125,7 @@ def read_drawing(text: str) -> Drawing:
                     raise BadDrawing(f"{line.strip()!r}: {cells[at]!r} means nothing")
                 letter = found["copy"] or found["letter"] or found["record"]
                 if letter:
-                    runs.append(Run(row["label"], letter, at, found.end(), bool(found["copy"])))
+                    runs.append(Block(row["label"], letter, at, found.end(), bool(found["copy"])))
                 elif found["mark"]:
                     marks.append(at)
                 at = found.end()
@@ -137,11 +137,11 @@ def read_drawing(text: str) -> Drawing:
     times = int(options.get("repeat", "1"))
     if times > 1:
         moved = [
-            Run(r.row, r.letter, r.start + i * width, r.end + i * width, r.copies) for i in range(times) for r in runs
+            Block(r.row, r.letter, r.start + i * width, r.end + i * width, r.copies) for i in range(times) for r in runs
         ]
         starts = [mark + i * width for i in range(times) for mark in marks or [0] if mark < width]
-        return Drawing(tuple(moved), tuple(starts), times * width, names, options)
-    return Drawing(tuple(runs), tuple(mark for mark in marks if mark < width), width, names, options)
+        return ParsedDrawing(tuple(moved), tuple(starts), times * width, names, options)
+    return ParsedDrawing(tuple(runs), tuple(mark for mark in marks if mark < width), width, names, options)
 
 
 def asked(text: str) -> dict[str, str]:
@@ -162,7 +162,7 @@ def parse(text: str) -> Trace:
 class _Writer:
     """Collects the rows of a trace."""
 
-    drawing: Drawing
+    drawing: ParsedDrawing
     columns: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     names: dict[str, int] = field(default_factory=dict)
     strings: dict[str, int] = field(default_factory=dict)
@@ -307,7 +307,7 @@ def _sparse(pairs: list[tuple[int, int]], dtype: Any) -> Sparse:
     return Sparse(np.array(rows, np.int64), np.array(values, dtype))
 
 
-def _operation(run: Run, what: str) -> tuple[Kind, str, int]:
+def _operation(run: Block, what: str) -> tuple[Kind, str, int]:
     """Kind, name and bytes of what a stream row shows."""
     memory = _MEMORY.match(what)
     if memory or run.copies:

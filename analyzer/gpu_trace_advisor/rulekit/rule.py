@@ -168,7 +168,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointGain:
     """All priced findings of a device together."""
 
     file: str

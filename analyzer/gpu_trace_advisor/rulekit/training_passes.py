@@ -59,7 +59,7 @@ def communicating(view: DeviceWindow) -> tuple[Int64, Collectives, Int64]:
     """The window's collectives: their operations (index into the timeline), all collectives, and which of those they are."""
     found, _ = collectives(view, len(view.timeline.row))
     timeline = view.timeline
-    at = np.flatnonzero((timeline.does == COMMUNICATION) & (timeline.end > timeline.start))
+    at = np.flatnonzero((timeline.op_class == COMMUNICATION) & (timeline.end > timeline.start))
     at = at[np.argsort(timeline.start[at], kind="stable")]
     mine = np.flatnonzero(found.inside)
     return at[mine], found, mine

@@ -33,7 +33,7 @@ class Timeline:
     device: int
     row: Index
     """[m] row in the trace."""
-    does: Int8
+    op_class: Int8
     """[m] COMPUTE, COMMUNICATION, FIRST_COPY + index into COPIES, SET, or MIGRATION."""
 
     @cached_property
@@ -210,13 +210,13 @@ def several(launch: Index, linked: Bool, rows: int) -> Bool:
 
 
 def copy_classes(direction: str | None = None, memory: str | None = None) -> list[int]:
-    """What copies in this direction and with this memory of the host's do, as `Timeline.does` has it; None is any."""
+    """What copies in this direction and with this memory of the host's do, as `Timeline.op_class` has it; None is any."""
     return [FIRST_COPY + i for i, (d, m) in enumerate(COPIES) if direction in (None, d) and memory in (None, m)]
 
 
-def directions(does: Int8) -> str:
+def directions(op_class: Int8) -> str:
     """Copies among these by direction, the most first: `12 HtoD and 3 DtoH`."""
-    names = [COPIES[kind - FIRST_COPY][0] for kind in does.tolist() if FIRST_COPY <= kind < SET]
+    names = [COPIES[kind - FIRST_COPY][0] for kind in op_class.tolist() if FIRST_COPY <= kind < SET]
     counts = sorted(((names.count(name), name) for name in dict.fromkeys(names)), key=lambda pair: -pair[0])
     return " and ".join(f"{count:,} {name}" for count, name in counts)
 
@@ -232,7 +232,7 @@ def is_graph_launch(call: str) -> bool:
 def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
     """One for each device with operations, by (process, device); of very many those with the most operations."""
     operations = trace.operations
-    does = operation_classes(trace, operations)
+    op_class = operation_classes(trace, operations)
     process, device = trace.process[operations], trace.device[operations]
     result = []
     for one in present(process).tolist():
@@ -240,31 +240,31 @@ def timelines(trace: Trace, hosts: dict[int, Host]) -> list[Timeline]:
         for ordinal in np.sort(ordinals[np.argsort(-count, kind="stable")[:MOST_DEVICES]]).tolist():
             mine = where((process == one) & (device == ordinal))
             if len(mine) == len(operations):
-                return [Timeline(trace, hosts[one], one, ordinal, operations, does)]
-            result.append(Timeline(trace, hosts[one], one, ordinal, operations[mine], does[mine]))
+                return [Timeline(trace, hosts[one], one, ordinal, operations, op_class)]
+            result.append(Timeline(trace, hosts[one], one, ordinal, operations[mine], op_class[mine]))
     return result
 
 
 def operation_classes(trace: Trace, operations: Index) -> Int8:
     """What each operation does, worked out once per distinct name."""
     kind = trace.kind[operations]
-    does = np.full(len(operations), COMPUTE, np.int8)
-    does[kind == Kind.SET] = SET
+    op_class = np.full(len(operations), COMPUTE, np.int8)
+    op_class[kind == Kind.SET] = SET
     by_name = np.full(len(trace.names), COMPUTE, np.int8)
     kernels, copies = where(kind == Kind.KERNEL), where(kind == Kind.COPY)
     name = trace.name_code[operations[kernels]]
     for code in present(name).tolist():
         if is_communication(trace.names[code]):
             by_name[code] = COMMUNICATION
-    does[kernels] = by_name[name]
+    op_class[kernels] = by_name[name]
     name = trace.name_code[operations[copies]]
     for code in present(name).tolist():
         text = trace.names[code]
         by_name[code] = (
             MIGRATION if is_migration(text) else FIRST_COPY + COPIES.index((copy_direction(text), copy_memory(text)))
         )
-    does[copies] = by_name[name]
-    return does
+    op_class[copies] = by_name[name]
+    return op_class
 
 
 def find_gaps(timeline: Timeline) -> tuple[Intervals, Gaps]:
@@ -351,7 +351,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
     threads = np.array(timeline.host.launching, np.int64)
     syncs = where((doing == HostActivity.SYNC) & (trace.process == timeline.process))
     syncs = syncs[np.isin(trace.thread[syncs], threads)]
-    copies = np.flatnonzero(timeline.linked & (timeline.does >= FIRST_COPY) & (timeline.does < SET))
+    copies = np.flatnonzero(timeline.linked & (timeline.op_class >= FIRST_COPY) & (timeline.op_class < SET))
     calls = timeline.launch[copies]
     long = trace.end_ns[calls] - trace.start_ns[calls] >= BLOCKING_COPY_NS
     returned, begun, waited = (
@@ -359,7 +359,7 @@ def blocking_calls(timeline: Timeline) -> Blocking:
         timeline.start[copies],
         timeline.start[copies] - trace.start_ns[calls],
     )
-    to_host = np.isin(timeline.does[copies], copy_classes("DtoH"))
+    to_host = np.isin(timeline.op_class[copies], copy_classes("DtoH"))
     skewed = to_host & (timeline.end[copies] <= returned + SKEW_NS) & (waited >= BEGAN_LATER_NS) & (begun < returned)
     skewed &= _busy_before(timeline.busy, begun)
     waits = (doing[calls] == HostActivity.COPY_CALL) & ((returned >= timeline.end[copies]) | skewed)
@@ -413,8 +413,8 @@ def covered(spans: Intervals, by: Intervals) -> Int64:
 def exposed(timeline: Timeline, start: int, end: int) -> list[tuple[int, int]]:
     """(what, ns) for each class of operation: the time in [start, end) in which no earlier class runs. Measured."""
     result, covered_so_far, before = [], NOTHING, 0
-    for what in present(timeline.does).tolist():
-        mine = clip(timeline.union_of(timeline.does == what), start, end)
+    for what in present(timeline.op_class).tolist():
+        mine = clip(timeline.union_of(timeline.op_class == what), start, end)
         covered_so_far = merge(covered_so_far, mine) if len(covered_so_far.start) else mine
         ns = total(covered_so_far)
         result.append((int(what), ns - before))

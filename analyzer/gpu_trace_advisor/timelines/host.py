@@ -51,7 +51,7 @@ _LARGE = 500_000
 
 
 @dataclass(frozen=True)
-class _Names:
+class _NamePattern:
     """Names that a pattern finds. Each of them holds one of the words (in lower case), which is faster to see."""
 
     words: tuple[str, ...]
@@ -61,25 +61,25 @@ class _Names:
         return any(word in lower for word in self.words) and self.pattern.search(name) is not None
 
 
-DATALOADER = _Names(("data", "batch", "iterator_ops"), _any(
+DATALOADER = _NamePattern(("data", "batch", "iterator_ops"), _any(
     r"enumerate\(DataLoader\)", r"DataLoaderIter", r"torch/utils/data/", r"_next_data\b", r"DataPipe",
     r"\bdata[ _-]?load(?:er|ing)?\b", r"\bload[ _-]?(?:batch|data)\b", r"\bnext[ _-]?batch\b", r"wait_for_(?:training_)?batch",
     r"\bfetch[ _-]?(?:batch|data)\b", r"tensorflow/python/data/", r"iterator_ops\.py",
 ))  # fmt: skip
-GARBAGE = _Names(("gc", "collect"), _any(
+GARBAGE = _NamePattern(("gc", "collect"), _any(
     r"\bgc\.collect\b", r"built-in (?:function|method) collect\b", r"garbage[ _]collect", r"\bgc\.py\b", r"^python gc$"
 ))  # fmt: skip
-COMPILE = _Names(("torch/", "triton/", "compile", "dynamo_timed"), _any(
+COMPILE = _NamePattern(("torch/", "triton/", "compile", "dynamo_timed"), _any(
     r"torch/_dynamo/(?:convert_frame|symbolic_convert|output_graph|bytecode_transformation|repro)",
     r"torch/_inductor/(?:compile_worker|graph|scheduler|lowering|codegen/|async_compile|codecache|fx_passes)",
     r"torch/_functorch/(?:partitioners|_aot_autograd/(?:graph_compile|dispatch_and_compile))",
     r"torch/fx/(?:interpreter|experimental/proxy_tensor)", r"triton/(?:compiler|backends)/", r"triton/runtime/build",
     r"\bfx_codegen_and_compile\b", r"\bcompile_fx_inner\b", r"^dynamo_timed", r"\bnvrtcCompile", r"_compile\.compile_inner",
 ))  # fmt: skip
-PROFILER = _Names(("profiler",), _any(
+PROFILER = _NamePattern(("profiler",), _any(
     r"torch/profiler/", r"torch/autograd/profiler\.py.*(?:_prepare_trace|_start_trace|_stop|__exit__.*profile)"
 ))  # fmt: skip
-WAITING = _Names(("run_backward", "acquire", "wait", "poll", "recv", "sleep", "get", "join", "select"), _any(
+WAITING = _NamePattern(("run_backward", "acquire", "wait", "poll", "recv", "sleep", "get", "join", "select"), _any(
     r"\brun_backward\b", r"\bacquire\b", r"\bwait(?:_for_tstate_lock)?\b", r"\bpoll\b", r"\brecv(?:_bytes|_into|_multipart)?\b",
     r"\bsleep\b", r"queues?\.py\(\d+\): get\b", r"SimpleQueue.*\bget\b|\bget\b.*SimpleQueue",
     r"(?:threading|process|popen\w*|queues?|context)\.py\(\d+\): _?join\b", r"selectors?\.py\(\d+\): select\b",

@@ -39,7 +39,7 @@ def lenient(text: str, at: int) -> tuple[Any, int, str]:
 
     Raises Cut where more text could show an object.
     """
-    reader = _Reader(text, exact=True)
+    reader = _RepairReader(text, exact=True)
     try:
         value, end = reader.value(at, 0, _AFTER_VALUE)
     except _Hopeless:
@@ -54,7 +54,7 @@ def repair(text: str) -> tuple[Any, list[str]]:
 
     The value is None when it cannot be told what was meant. Takes time linear in the length of the text.
     """
-    reader = _Reader(text)
+    reader = _RepairReader(text)
     try:
         value, end = reader.value(0, 0, _AFTER_VALUE)
     except _Hopeless:
@@ -64,7 +64,7 @@ def repair(text: str) -> tuple[Any, list[str]]:
     return value, reader.causes or ["text"]
 
 
-class _Reader:
+class _RepairReader:
     def __init__(self, text: str, exact: bool = False) -> None:
         self.text = text
         self.exact = exact

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_trace_advisor.ingest.nsight.names import Names
 from gpu_trace_advisor.ingest.nsight.source import distinct
-from gpu_trace_advisor.ingest.nsight.tables import DOMAIN, PUSH_POP, START_END, Part, Reader, host_part, process_id
+from gpu_trace_advisor.ingest.nsight.tables import DOMAIN, PUSH_POP, START_END, Reader, TableRows, host_part, process_id
 from gpu_trace_advisor.ingest.raw_events import MISSING
 from gpu_trace_advisor.trace.model import Int8, Int32, Int64, Kind, Note, Sparse
 
@@ -28,7 +28,7 @@ class Labels:
     """[n] code of the text of the input shapes; -1 without."""
 
 
-def read_ranges(reader: Reader) -> list[Part]:
+def read_ranges(reader: Reader) -> list[TableRows]:
     """The closed ranges: push/pop and start/end apart, in the order of the table."""
     table = reader.table("NVTX_EVENTS")
     if table not in reader.source.tables:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest.nsight.arrow_batches import BATCH_ROWS
-from gpu_trace_advisor.ingest.nsight.source import Batch, Column, Packed
+from gpu_trace_advisor.ingest.nsight.source import Batch, Column, PackedColumns
 from gpu_trace_advisor.ingest.raw_events import MISSING, Int64
 
 SUFFIX = ".parquet"
@@ -102,7 +102,7 @@ class ParquetFolder:
         return UnreadableTrace(f"{self.file}: {file} cannot be read ({said}); copy it or export the report again")
 
 
-def _packed(column: Packed, parts: Sequence[Int64], present: Sequence[bool]) -> Int64:
+def _packed(column: PackedColumns, parts: Sequence[Int64], present: Sequence[bool]) -> Int64:
     value, fits = np.zeros(len(parts[0]), np.int64), np.full(len(parts[0]), present[0])
     for part, bits, there in zip(parts, column.bits, present, strict=True):
         known = part if there else np.full(len(part), column.absent, np.int64)

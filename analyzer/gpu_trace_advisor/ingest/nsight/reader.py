@@ -18,7 +18,7 @@ from gpu_trace_advisor.ingest.nsight.parquet_source import ParquetFolder, is_par
 from gpu_trace_advisor.ingest.nsight.session import base_ns, devices, metadata, process_labels, producer, thread_names
 from gpu_trace_advisor.ingest.nsight.source import Source, distinct
 from gpu_trace_advisor.ingest.nsight.sqlite_source import Database
-from gpu_trace_advisor.ingest.nsight.tables import CUPTI, Part, Reader
+from gpu_trace_advisor.ingest.nsight.tables import CUPTI, Reader, TableRows
 from gpu_trace_advisor.ingest.raw_events import MISSING
 from gpu_trace_advisor.trace.model import NONE, Index, Int32, Int64, Kind, Note, Process, Sparse, Thread, Trace
 
@@ -67,7 +67,7 @@ def to_trace(source: Source, path: Path) -> Trace:
     )
 
 
-def _rows(source: Source, reader: Reader, parts: list[Part]) -> Rows:
+def _rows(source: Source, reader: Reader, parts: list[TableRows]) -> Rows:
     """The parts one after the other. They give up their columns, which are large."""
     integers, texts = _sparse(parts, "integers"), _sparse(parts, "texts")
     pids, process = distinct(_taken(parts, "pid"))
@@ -129,7 +129,7 @@ def _unknown_tables(source: Source) -> list[Note]:
     return [Note("partial", message, len(unknown))] if unknown else []
 
 
-def _taken(parts: Sequence[Part], column: str) -> Any:
+def _taken(parts: Sequence[TableRows], column: str) -> Any:
     """A column of all parts, which are left without it."""
     pieces = [vars(part).pop(column) for part in parts]
     if len(pieces) == 1:
@@ -159,7 +159,7 @@ def _threads(source: Source, tid: Int64, process: Index, pids: Int64) -> tuple[l
     return threads, thread
 
 
-def _sparse(parts: Sequence[Part], group: str) -> dict[str, Sparse]:
+def _sparse(parts: Sequence[TableRows], group: str) -> dict[str, Sparse]:
     """Each argument over all parts, rows numbered as when the parts are put one after the other."""
     pieces: dict[str, list[Sparse]] = {}
     first = 0

@@ -13,7 +13,7 @@ from gpu_trace_advisor.ingest.raw_events import Int64
 from gpu_trace_advisor.trace.model import Index
 
 
-class Packed(NamedTuple):
+class PackedColumns(NamedTuple):
     """Small columns as one, which is quicker to read: the first in the highest bits.
 
     MISSING where one is NULL, negative or too large; all MISSING without the first column.
@@ -25,7 +25,7 @@ class Packed(NamedTuple):
     """Value of the other columns where the table lacks them."""
 
 
-Column = str | Packed
+Column = str | PackedColumns
 Batch = tuple[list[Int64], list[list[bytes]]]
 """Some rows: an array for each integer column and a list for each text column, in the order they were asked for."""
 

@@ -21,21 +21,21 @@ from gpu_trace_advisor.ingest.nsight.names import (
     sync_name,
     without_version,
 )
-from gpu_trace_advisor.ingest.nsight.source import Column, Packed, Source, distinct
+from gpu_trace_advisor.ingest.nsight.source import Column, PackedColumns, Source, distinct
 from gpu_trace_advisor.ingest.raw_events import MISSING
 from gpu_trace_advisor.trace.call_errors import RETURNED
 from gpu_trace_advisor.trace.model import Bool, Index, Int8, Int32, Int64, Kind, Note, Sparse
 
 CUPTI = "CUPTI_ACTIVITY_KIND_"
 CUDA_CLASSES = (0, 1)  # runtime and driver; other event classes repeat the same calls under other names
-GRID, BLOCK = (Packed((f"{of}X", f"{of}Y", f"{of}Z"), (31, 16, 16), 1) for of in ("grid", "block"))
-RESOURCES = Packed(("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"), (15, 24, 24), 0)
+GRID, BLOCK = (PackedColumns((f"{of}X", f"{of}Y", f"{of}Z"), (31, 16, 16), 1) for of in ("grid", "block"))
+RESOURCES = PackedColumns(("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"), (15, 24, 24), 0)
 NO_ID = 4294967295  # "none" as an unsigned 32-bit id
 PUSH_POP, START_END, DOMAIN = 59, 60, 75
 
 
 @dataclass
-class Part:
+class TableRows:
     """Rows of one table, n of them; what has no meaning for a table is MISSING."""
 
     kind: Int8
@@ -64,13 +64,13 @@ class Reader:
         self.names = Names()
         self.notes: list[Note] = []
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TableRows]:
         """Every table but the ranges, host rows first; a table that is not there gives no rows."""
         calls = self.calls()
         host = [calls, self.os_calls(), *self.overheads()]
         return [*host, self.kernels(), self.graphs(), self.copies(), self.sets(), self.syncs(calls)]
 
-    def calls(self) -> Part:
+    def calls(self) -> TableRows:
         """Runtime and driver calls."""
         table = CUPTI + "RUNTIME"
         start, end, thread, correlation, name, kind, returned = self._integers(
@@ -84,11 +84,11 @@ class Reader:
         part.integers = _present({RETURNED: np.where(returned == 0, MISSING, returned)})
         return part
 
-    def os_calls(self) -> Part:
+    def os_calls(self) -> TableRows:
         start, end, thread, name = self._integers("OSRT_API", "start", "end", "globalTid", "nameId")
         return host_part(Kind.OS, start, end, self._named(name, str, "OSRT_API", "name"), thread)
 
-    def overheads(self) -> list[Part]:
+    def overheads(self) -> list[TableRows]:
         """Time of the profiler and of the driver's own one-off work, named as Kineto names it where CUPTI tells."""
         labels = self._labels("ENUM_CUPTI_OVERHEAD_TYPE", OVERHEADS, overhead_name)
         parts = []
@@ -103,7 +103,7 @@ class Reader:
             parts.append(host_part(Kind.OVERHEAD, start, end, codes, thread))
         return parts
 
-    def kernels(self) -> Part:
+    def kernels(self) -> TableRows:
         table = CUPTI + "KERNEL"
         start, end, device, stream, correlation, pid, name, node, graph, resources, grid, block = self._integers(
             table, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName",
@@ -131,7 +131,7 @@ class Reader:
         part.texts["block"] = self._shapes(block, rows)
         return part
 
-    def graphs(self) -> Part:
+    def graphs(self) -> TableRows:
         """Graph replays recorded as one row each."""
         start, end, device, stream, correlation, pid, graph, executable = self._integers(
             CUPTI + "GRAPH_TRACE", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId",
@@ -151,7 +151,7 @@ class Reader:
             )
         return part
 
-    def copies(self) -> Part:
+    def copies(self) -> TableRows:
         start, end, device, stream, correlation, pid, size, copy, source, target, node, source_device, target_device = (
             self._integers(
                 CUPTI + "MEMCPY", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes",
@@ -174,7 +174,7 @@ class Reader:
         })  # fmt: skip
         return part
 
-    def sets(self) -> Part:
+    def sets(self) -> TableRows:
         start, end, device, stream, correlation, pid, size, memory, node = self._integers(
             CUPTI + "MEMSET", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind",
             "graphNodeId",
@@ -185,7 +185,7 @@ class Reader:
         part.integers = _present({"graph node id": np.where(node > 0, node, MISSING)})
         return part
 
-    def syncs(self, calls: Part) -> Part:
+    def syncs(self, calls: TableRows) -> TableRows:
         """Waits, named by the call that made them: the numbers in `syncType` mean other things in other versions."""
         start, end, device, stream, correlation, pid, event = self._integers(
             CUPTI + "SYNCHRONIZATION", "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "eventId"
@@ -197,7 +197,7 @@ class Reader:
         part.integers = _present({"wait_on_cuda_event_id": event, **self._records(part, event)})
         return part
 
-    def _records(self, syncs: Part, event: Int64) -> dict[str, Int64]:
+    def _records(self, syncs: TableRows, event: Int64) -> dict[str, Int64]:
         """The latest record of the event that each wait is for: its correlation and its stream."""
         pid, stream, correlation, recorded = self._integers(
             CUPTI + "CUDA_EVENT", "globalPid", "streamId", "correlationId", "eventId"
@@ -284,11 +284,11 @@ def process_id(serialized: Int64) -> Int64:
 
 def host_part(
     kind: Kind, start: Int64, end: Int64, name: Int32, thread: Int64, correlation: Int64 | None = None
-) -> Part:
+) -> TableRows:
     n = len(start)
     none = np.broadcast_to(np.int64(MISSING), n)
     tid = np.where(thread == MISSING, MISSING, thread & 0xFFFFFF)
-    return Part(
+    return TableRows(
         np.full(n, kind, np.int8), start, end, name, process_id(thread), tid, none, none,
         none if correlation is None else correlation, none,
     )  # fmt: skip
@@ -297,10 +297,10 @@ def host_part(
 def device_part(
     kind: Kind, start: Int64, end: Int64, name: Int32, pid: Int64, device: Int64, stream: Int64, correlation: Int64,
     size: Int64 | None = None,
-) -> Part:  # fmt: skip
+) -> TableRows:  # fmt: skip
     n = len(start)
     none = np.broadcast_to(np.int64(MISSING), n)
-    return Part(
+    return TableRows(
         np.full(n, kind, np.int8), start, end, name, process_id(pid), none, device,
         np.where(stream == NO_ID, MISSING, stream), correlation, none if size is None else size,
     )  # fmt: skip
@@ -351,5 +351,5 @@ def _process_and_correlation(pid: Int64, correlation: Int64) -> Int64:
     return (pid << 36) | np.clip(correlation, 0, (1 << 36) - 1)
 
 
-def _subset(part: Part, kept: Bool) -> Part:
-    return Part(**{name: column[kept] for name, column in vars(part).items() if name not in ("integers", "texts")})
+def _subset(part: TableRows, kept: Bool) -> TableRows:
+    return TableRows(**{name: column[kept] for name, column in vars(part).items() if name not in ("integers", "texts")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.advice.verdict import focus, where
+from gpu_trace_advisor.advice.verdict import device_label, focus
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.report.text import first_screen
 from gpu_trace_advisor.report.wording import short_evidence
@@ -53,7 +53,7 @@ def verdict(advice: Advice) -> list[str]:
 def devices(advice: Advice) -> list[str]:
     """Each device with its number."""
     return [
-        f"{number}: {clean(where(device, advice.devices))}, {duration(device.wall_ns)}, busy "
+        f"{number}: {clean(device_label(device, advice.devices))}, {duration(device.wall_ns)}, busy "
         f"{share(device.busy_ns, device.wall_ns)}"
         for number, device in enumerate(advice.devices)
     ]
@@ -159,7 +159,7 @@ def what_if(advice: Advice) -> list[str]:
         saves = "unknown" if what.saving_ns is None or what.speedup is None else (
             f"saves {between(what.saving_ns)} (replayed, modelled), {faster(what.speedup)}"
         )  # fmt: skip
-        lines.append(f"{clean(where(what))}: {', '.join(what.fixes) or 'nothing'}: {saves}")
+        lines.append(f"{clean(device_label(what))}: {', '.join(what.fixes) or 'nothing'}: {saves}")
         lines += [f"assumes: {clean(text)}" for text in what.assumes]
         lines += [f"not priced: {clean(fix)}: {clean(why)}" for fix, why in what.refused]
     return lines

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, StepAdvice
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.attribution.causes import CATEGORIES, label
 from gpu_trace_advisor.drawing.model import Roofline
 from gpu_trace_advisor.report.html.palette import slot_of
@@ -31,7 +31,7 @@ MADE_OF = {
 
 
 @dataclass(frozen=True)
-class Part:
+class BarSegment:
     """A cause's stretch of the bar. `x` and `width` are percentages."""
 
     x: float
@@ -63,21 +63,21 @@ class Part:
         return (self.x + self.width, "end") if middle > 60 else (middle, "middle")
 
 
-def bar(device: DeviceAdvice) -> list[Part]:
+def bar(device: DeviceAdvice) -> list[BarSegment]:
     """The partition of the wall time, one stretch a cause, in the order in which it is read."""
-    merged: dict[tuple[str, str, str], list[Item]] = {}
+    merged: dict[tuple[str, str, str], list[TimeSlice]] = {}
     for item in device.attribution:
         merged.setdefault((item.category, item.when, label(item.cause, item.detail)), []).append(item)
     place = {category: i for i, category in enumerate(ORDER)}
     ranked = sorted(
         merged.items(), key=lambda pair: (pair[0][1] == "idle", place.get(pair[0][0], 99), -sum(i.ns for i in pair[1]))
     )
-    parts: list[Part] = []
+    parts: list[BarSegment] = []
     at = 0
     for (category, when, called), items in ranked:
         ns = sum(item.ns for item in items)
         parts.append(
-            Part(
+            BarSegment(
                 _percent(at, device.wall_ns), _percent(ns, device.wall_ns), slot_of(items[0].cause), called,
                 CATEGORIES[category].label, ns, share(ns, device.wall_ns), _grade(items),
                 " and ".join(dict.fromkeys(item.side for item in items if item.side)), when,
@@ -87,7 +87,7 @@ def bar(device: DeviceAdvice) -> list[Part]:
     return parts
 
 
-def _grade(items: Sequence[Item]) -> str:
+def _grade(items: Sequence[TimeSlice]) -> str:
     grades = list(dict.fromkeys(item.grade for item in sorted(items, key=lambda item: -item.ns)))
     return grades[0] if len(grades) == 1 else f"{grades[0]}, part {grades[1]}"
 

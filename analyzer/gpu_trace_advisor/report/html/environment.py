@@ -13,7 +13,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from gpu_trace_advisor.advice.verdict import where
+from gpu_trace_advisor.advice.verdict import device_label
 from gpu_trace_advisor.report.html import charts, figures
 from gpu_trace_advisor.report.html.palette import labels, slot_of
 from gpu_trace_advisor.report.redaction import shareable
@@ -90,7 +90,7 @@ def environment() -> jinja2.Environment:
         whole=lambda part: percent(part, 1), bytes_axis=size,
     )  # fmt: skip
     made.globals.update(
-        share=share, ms=ms, decimals=decimals, where=where, labels=labels, formats=FORMATS, by_class=by_class,
+        share=share, ms=ms, decimals=decimals, device_label=device_label, labels=labels, formats=FORMATS, by_class=by_class,
         sides_of=sides_of, waits_of=waits_of, on_path=on_path, made_of=charts.MADE_OF, charts=charts,
         figures=figures,
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu_trace_advisor.drawing.model import Coverage, Drawing, Fixes, Flame, HeatRow, MemoryCurve
-from gpu_trace_advisor.ranks.model import PHASES, RankRow, Run
+from gpu_trace_advisor.ranks.model import PHASES, RankRow, RankSet
 from gpu_trace_advisor.report.html.palette import SLOTS, labels, slot_of
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.units import duration, share
@@ -179,7 +179,7 @@ class RankAxis:
     left_out: int
 
 
-def rank_axis(run: Run, drawings: Sequence[Drawing]) -> RankAxis:
+def rank_axis(run: RankSet, drawings: Sequence[Drawing]) -> RankAxis:
     """The ranks on their common clock, those that are drawn as they were, with the dearest collectives as links."""
     rows = run.rows[:RANKS]
     spans = {}

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
-from gpu_trace_advisor.advice.verdict import focus, where
+from gpu_trace_advisor.advice.verdict import device_label, focus
 from gpu_trace_advisor.drawing.model import Drawing, drawing_of
 from gpu_trace_advisor.gate.budget import Check
 from gpu_trace_advisor.gate.compare import Comparison
-from gpu_trace_advisor.ranks.model import Run
+from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.report.html import charts, figures
 from gpu_trace_advisor.report.html.environment import digest, environment, escaped_json, script, style
 from gpu_trace_advisor.report.html.findings import Shown, answer, findings_of_details, shown_findings, skipped_rules
@@ -66,7 +66,7 @@ def render(
         run=run,
         job=_job(run) if run else [],
         axis=figures.rank_axis(run, [one for _, one in drawn]) if run else None,
-        views=[where(of, advice.devices) for of, _ in drawn],
+        views=[device_label(of, advice.devices) for of, _ in drawn],
         summed=any(one["whole"] is not None for one in data["devices"]),
         legend=legend(_colours(data)),
         origin_ns=timeline.origin_ns if timeline else 0,
@@ -117,7 +117,7 @@ def _data(
         marks = [mark + its.start_ns for one in findings if one.view == i for mark in one.marks]
         limit = BOXES if len(drawn) == 1 else BOXES // 2 if i == 0 else BOXES // 2 // (len(drawn) - 1)
         data = device_data(its, marks, limit, findings_of_details(its, findings, i))
-        devices.append({"label": shareable(where(of)), **data})
+        devices.append({"label": shareable(device_label(of)), **data})
     if not drawn and host is not None and host.lanes:
         devices.append({"label": "host", **device_data(host)})
     fixes = drawn[0][1].fixes if drawn else None
@@ -134,7 +134,7 @@ def _colours(data: dict[str, Any]) -> set[str]:
     return {SLOTS[detail[1]] for device in data["devices"] for detail in device["details"]}
 
 
-def _job(run: Run) -> list[str]:
+def _job(run: RankSet) -> list[str]:
     """What is to be said of all ranks, most important first; of the first straggler in two sentences."""
     first, *rest = rank_lines(run)
     head, semicolon, tail = first.partition("; ")

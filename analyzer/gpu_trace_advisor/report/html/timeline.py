@@ -36,7 +36,7 @@ class Focus(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedLane:
     """One lane's boxes as they are sent; ns from the window's start."""
 
     start: Int64
@@ -183,14 +183,14 @@ def inside(whole: Intervals, start: Int64) -> Bool:
     return found
 
 
-def pack(lane: Lane, colour_of: Int64, base: int, whole: Intervals | None, grid: int) -> Packed:
+def pack(lane: Lane, colour_of: Int64, base: int, whole: Intervals | None, grid: int) -> PackedLane:
     """The boxes of a lane that are sent, by start: single ones, and one for each colour of each part of the grid."""
     start, end, detail = lane.start - base, lane.end - base, lane.detail.astype(np.int64)
     launch, thread = lane.launch, None if lane.thread is None else lane.thread.astype(np.int64)
     delay = None if launch is None else np.where(launch == NONE, NONE, np.maximum(lane.start - launch, 0))
     if whole is None or not len(start):
         ones = np.ones(len(start), np.int64)
-        return Packed(start, end, detail, ones, end - start, delay, thread)
+        return PackedLane(start, end, detail, ones, end - start, delay, thread)
     full = inside(whole, lane.start)
     key = np.where(full, 2 * np.arange(len(start)), (start // grid) * len(SLOTS) + colour_of[detail])
     order = np.lexsort((start - end, key, full))
@@ -206,12 +206,12 @@ def pack(lane: Lane, colour_of: Int64, base: int, whole: Intervals | None, grid:
     delay, thread = (
         None if column is None else np.where(single, column[longest][by_start], NONE) for column in (delay, thread)
     )
-    return Packed(
+    return PackedLane(
         begins[by_start], ends[by_start], detail[longest][by_start], count[by_start], busy[by_start], delay, thread
     )  # fmt: skip
 
 
-def _columns(lane: Lane, packed: Packed, number: Int64) -> dict[str, Any]:
+def _columns(lane: Lane, packed: PackedLane, number: Int64) -> dict[str, Any]:
     """A lane as it is written: start as the difference to the box before, duration, detail; launches where they are."""
     columns: dict[str, Any] = {
         "kind": lane.kind,

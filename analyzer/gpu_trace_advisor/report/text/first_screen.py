@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.advice.verdict import focus, where
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.advice.verdict import device_label, focus
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.report.text.findings import left_to_gain
 from gpu_trace_advisor.report.text.page import host_times, how_to_record, period_text, what_if
 from gpu_trace_advisor.report.text.ranks import lines as rank_lines
@@ -113,7 +113,7 @@ def _limits(advice: Advice) -> Iterator[str]:
 
 
 def _where_the_time_went(page: Page, device: DeviceAdvice, devices: Sequence[DeviceAdvice], most: int) -> None:
-    place = f" on {clean(where(device, devices))}" if len(devices) > 1 else ""
+    place = f" on {clean(device_label(device, devices))}" if len(devices) > 1 else ""
     page.head("WHERE THE TIME WENT", f"{duration(device.wall_ns)}{place}; measured unless marked")
     rows: list[tuple[str, int, str, str]] = []
     for title, ns, style in (("GPU busy", device.busy_ns, "compute"), ("GPU idle", device.idle_ns, "idle")):
@@ -132,7 +132,7 @@ def _where_the_time_went(page: Page, device: DeviceAdvice, devices: Sequence[Dev
         page.line((pad(text, label), strong), (numbers, strong), (drawn, style), (f" {note}", "dim"))
 
 
-def _causes(items: Sequence[Item], wall: int, most: int) -> list[tuple[str, int, str, str]]:
+def _causes(items: Sequence[TimeSlice], wall: int, most: int) -> list[tuple[str, int, str, str]]:
     """Label, ns, grade and style of the largest causes; the others together."""
     sums: dict[str, tuple[int, set[str], str]] = {}
     for item in items:

@@ -14,14 +14,14 @@ from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, HostAdvice, Ste
 from gpu_trace_advisor.advice.verdict import (
     FIRST_WORDS,
     RECORD_DEVICE,
+    device_label,
     focus,
     record_host,
     same_place,
-    where,
 )
 from gpu_trace_advisor.analysis.largest_loss import largest_loss
 from gpu_trace_advisor.analysis.summary import HostTime
-from gpu_trace_advisor.attribution import Item
+from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.attribution.causes import CATEGORIES
 from gpu_trace_advisor.report.text.findings import SHOWN, findings
 from gpu_trace_advisor.report.text.ranks import RANKS_SHOWN, ranks
@@ -113,7 +113,7 @@ def _window(page: Page, device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -
     _labelled(
         page,
         "Device",
-        f"{clean(where(device, devices))}, {name}" + (f"; {clean(device.peaks)}" if device.peaks else ""),
+        f"{clean(device_label(device, devices))}, {name}" + (f"; {clean(device.peaks)}" if device.peaks else ""),
     )
     why = clean(device.window_why)
     if device.window == "gpu" and not device.steps:
@@ -177,7 +177,7 @@ def what_if(page: Page, advice: Advice) -> None:
         return
     page.head("WHAT IF", "replayed with the fixes together; pessimistic to optimistic")
     for what in advice.what_if:
-        place = f"{clean(what.file)}, {where(what)}: " if len(advice.what_if) > 1 else ""
+        place = f"{clean(what.file)}, {device_label(what)}: " if len(advice.what_if) > 1 else ""
         if what.saving_ns is None or what.speedup is None:
             page.prose(f"{place}{', '.join(what.fixes)}: unknown", "    ", first="  ")
         else:
@@ -228,17 +228,17 @@ class _Chart:
             )  # fmt: skip
 
 
-def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
+def _groups(chart: _Chart, items: Sequence[TimeSlice], style: str) -> None:
     """Causes by category, the largest first; what is too small for a line of its own shares one."""
     small = [item for item in items if item.ns < SMALL * chart.wall_ns]
     if len(small) < 3:
         small = []
-    groups: dict[str, list[Item]] = defaultdict(list)
+    groups: dict[str, list[TimeSlice]] = defaultdict(list)
     for item in items:
         if item not in small:
             groups[item.category].append(item)
     for category, members in sorted(groups.items(), key=lambda pair: -_sum(pair[1])):
-        causes: dict[str, list[Item]] = defaultdict(list)
+        causes: dict[str, list[TimeSlice]] = defaultdict(list)
         for item in members:
             causes[item.label].append(item)
         indent = "  "
@@ -252,11 +252,11 @@ def _groups(chart: _Chart, items: Sequence[Item], style: str) -> None:
         chart.row(f"  {len(small)} smaller causes", _sum(small), style)
 
 
-def _sum(items: Iterable[Item]) -> int:
+def _sum(items: Iterable[TimeSlice]) -> int:
     return sum(item.ns for item in items)
 
 
-def _note(items: Sequence[Item]) -> str:
+def _note(items: Sequence[TimeSlice]) -> str:
     """The side, and the grade where it is not measured."""
     sides = list(dict.fromkeys(item.side for item in items if item.side))
     side = "" if not sides else sides[0] if len(sides) == 1 else "both sides"
@@ -328,7 +328,7 @@ def _straggler(devices: Sequence[DeviceAdvice]) -> str:
     if last.communication_total_ns > WAITS_LESS * others or others < WORTH_WAITING * last.wall_ns:
         return ""
     return (
-        f"{where(last).capitalize()} spends {duration(last.communication_total_ns)} in communication, the others "
+        f"{device_label(last).capitalize()} spends {duration(last.communication_total_ns)} in communication, the others "
         f"{duration(round(others))} (median): it seems to come last, and the others to wait for it."
     )
 

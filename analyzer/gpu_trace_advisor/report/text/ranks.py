@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_trace_advisor.ranks.model import Run, Straggler
+from gpu_trace_advisor.ranks.model import RankSet, Straggler
 from gpu_trace_advisor.ranks.stragglers import WORTH
 from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.sanitize import clean
@@ -31,7 +31,7 @@ ALIGNED = {
 }
 
 
-def ranks(page: Page, run: Run, *, listed: bool) -> None:
+def ranks(page: Page, run: RankSet, *, listed: bool) -> None:
     """The section about the ranks; with their table where the devices are not all `listed` elsewhere."""
     page.head("RANKS", _scope(run))
     if not listed:
@@ -46,12 +46,12 @@ def ranks(page: Page, run: Run, *, listed: bool) -> None:
     page.prose(f"Their times are aligned {ALIGNED[run.aligned]}{error}.", "  ", "dim")
 
 
-def _scope(run: Run) -> str:
+def _scope(run: RankSet) -> str:
     count = f"{len(run.rows)} of {run.world}" if run.world and run.world != len(run.rows) else f"{len(run.rows)}"
     return f"{count}; {run.matched:,} collectives matched"
 
 
-def _table(page: Page, run: Run) -> None:
+def _table(page: Page, run: RankSet) -> None:
     first = sorted(run.rows, key=lambda row: -row.late_ns)[:RANKS_SHOWN]
     page.table(
         [
@@ -69,7 +69,7 @@ def _table(page: Page, run: Run) -> None:
         )
 
 
-def _collectives(page: Page, run: Run) -> None:
+def _collectives(page: Page, run: RankSet) -> None:
     """The process groups that move bytes longest, each with what it reaches beside its link."""
     if not run.groups:
         return
@@ -88,7 +88,7 @@ def _collectives(page: Page, run: Run) -> None:
     )  # fmt: skip
 
 
-def lines(run: Run) -> Iterator[str]:
+def lines(run: RankSet) -> Iterator[str]:
     """What is to be said, most important first."""
     for straggler in run.stragglers[:3]:
         yield _straggler(straggler)
