@@ -35,16 +35,18 @@ def with_cause(found: Overlaps, cause: int, side: int, row: Index, *, modelled: 
 
 
 def in_time_order(parts: list[Pieces]) -> Pieces:
-    """All parts as one. They are used up."""
-    parts = [part for part in parts if len(part)] or parts[:1]
+    """All parts as one. Consumes `parts`, one column after the other: there may be many of them."""
+    parts[:] = [part for part in parts if len(part)] or parts[:1]
     start = np.concatenate([part.start for part in parts]) if len(parts) > 1 else parts[0].start
     order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
     del start
     if order is None and len(parts) == 1:
         return parts[0]
+    left = [[getattr(part, name) for part in parts] for name in reversed(Pieces.__dataclass_fields__)]
+    parts.clear()
     columns = []
-    for name in Pieces.__dataclass_fields__:
-        column = np.concatenate([vars(part).pop(name) for part in parts])
+    while left:
+        column = np.concatenate(left.pop())
         columns.append(column if order is None else column[order])
     return Pieces(*columns)
 

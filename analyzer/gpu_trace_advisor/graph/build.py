@@ -225,7 +225,7 @@ def _finish(
     """
     m, returns = len(operations.row), where(calls.waits)
     duration = durations(operations.end - operations.start)
-    operations.forget()
+    operations.without_edges()
     time = np.concatenate([[trace.origin_ns], operations.start, calls.start, calls.end(returns)])
     count = len(time)
     point = np.empty(count, np.int8)
@@ -233,9 +233,8 @@ def _finish(
     point[1 : 1 + m] = Point.OPERATION
     point[1 + m : 1 + m + len(calls.row)] = np.where(calls.mark, np.int8(Point.MARK), np.int8(Point.CALL))
     point[count - len(returns) :] = Point.RETURN
-    row_of_call = calls.row
-    vars(calls).clear()  # whoever called still holds it
-    vars(operations).update(start=time[1 : 1 + m], end=None)  # the same numbers, in the same room
+    row_of_call = calls.used_up()
+    operations.start = operations.end = time[1 : 1 + m]  # starts are the same numbers, ends are not needed any more
     marks = np.flatnonzero(point == Point.MARK)
     mark_ns = time[marks]
     order = _order(operations, time, point)

@@ -17,7 +17,7 @@ from gpu_trace_advisor.columns.durations import Nanoseconds
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.graph import MODELLED, PASSES, Edge
 from gpu_trace_advisor.runtime import compiled, loops
-from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.classes import dataclass, forget
 from gpu_trace_advisor.timelines.device import Blocking, Timeline, several
 from gpu_trace_advisor.timelines.host import Host, HostActivity
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64, Kind, Trace
@@ -28,9 +28,12 @@ FREE_RETURN_NS = 100_000  # a call that frees memory and returns this soon after
 WAITING_FREE = re.compile(r"(?:cuda|hip)Free|cuMemFree(?:_v2)?")  # waits for the device, whatever it finds
 
 
-@dataclass(frozen=True)
+@dataclass
 class Operations:
-    """The device operations of all devices of the process, in the order of their rows: m of them."""
+    """The device operations of all devices of the process, in the order of their rows: m of them.
+
+    The graph is built of it, and takes what it needs piece by piece: what is not needed any more is given up.
+    """
 
     trace: Trace
     row: Index
@@ -38,15 +41,14 @@ class Operations:
     start: Int64
     end: Int64
 
-    def forget(self) -> None:
+    def without_edges(self) -> None:
         """Give up what was needed to find the edges."""
-        for name in ("by_lane", "previous", "graph", "same_graph"):
-            vars(self).pop(name, None)
+        forget(self, "by_lane", "previous", "graph", "same_graph")
 
     def used_up(self) -> tuple[Index, Index]:
         """Row and device of each; nothing else is left."""
         row, device = self.row, self.device
-        vars(self).clear()
+        self.__dict__.clear()
         return row, device
 
     @cached_property
@@ -144,9 +146,9 @@ def merge_operations(timelines: Sequence[Timeline]) -> Operations:
     return Operations(trace, row, device, trace.start_ns[row], trace.end_ns[row])
 
 
-@dataclass(frozen=True)
+@dataclass
 class HostCalls:
-    """Calls that launch or wait, and step marks, by (thread, start): c of them."""
+    """Calls that launch or wait, and step marks, by (thread, start): c of them. The graph is built of it, as of `Operations`."""
 
     trace: Trace
     row: Index
@@ -155,6 +157,12 @@ class HostCalls:
     waits: Bool
     """[c] the call's return depends on the device, so it is a point of its own."""
     mark: Bool
+
+    def used_up(self) -> Index:
+        """The row of each; nothing else is left."""
+        row = self.row
+        self.__dict__.clear()
+        return row
 
     def end(self, at: Index) -> Int64:
         """[k] when these are over: a mark at once."""

@@ -8,9 +8,10 @@ reading a small trace. Here they share all but their constructor.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-MOST_TOLD = 20  # items of a field in what a class prints
+MOST_PRINTED = 20  # items of a field in what a class prints
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
@@ -21,6 +22,24 @@ else:
         if cls is not None:
             return dataclasses.dataclass(cls)
         return _frozen if frozen else dataclasses.dataclass
+
+
+def keep(one: object, name: str, value: object) -> None:
+    """Set the cached property of this name to a value that is equal to what it gives, and shares memory or spares work."""
+    _check_cached(one, name)
+    one.__dict__[name] = value
+
+
+def forget(one: object, *names: str) -> None:
+    """Give up the values of these cached properties; whoever asks again has them worked out again."""
+    for name in names:
+        _check_cached(one, name)
+        one.__dict__.pop(name, None)
+
+
+def _check_cached(one: object, name: str) -> None:
+    if not isinstance(getattr(type(one), name, None), cached_property):
+        raise TypeError(f"{type(one).__name__}.{name} is no cached property")
 
 
 def _frozen(cls: Any) -> Any:
@@ -43,15 +62,15 @@ def _delete(self: Any, name: str) -> None:
 
 
 def _represent(self: Any) -> str:
-    told = (f"{f.name}={_shortly(getattr(self, f.name))}" for f in dataclasses.fields(self) if f.repr)
-    return f"{type(self).__qualname__}({', '.join(told)})"
+    fields = (f"{f.name}={_shortly(getattr(self, f.name))}" for f in dataclasses.fields(self) if f.repr)
+    return f"{type(self).__qualname__}({', '.join(fields)})"
 
 
 def _shortly(value: Any) -> str:
     """Of columns and of what is long only what it is: a trace has millions of values."""
     if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape:
         return f"<{value.dtype}, {' × '.join(map(str, value.shape))}>"
-    if isinstance(value, (tuple, list, dict, set, frozenset)) and len(value) > MOST_TOLD:
+    if isinstance(value, (tuple, list, dict, set, frozenset)) and len(value) > MOST_PRINTED:
         return f"<{type(value).__name__} of {len(value):,}>"
     return repr(value)
 

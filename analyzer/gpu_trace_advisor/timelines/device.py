@@ -10,7 +10,7 @@ import numpy as np
 from gpu_trace_advisor.columns.codes import among, are_first, are_repeated, counted, present
 from gpu_trace_advisor.columns.compact import blocks, index_type, taken, where
 from gpu_trace_advisor.columns.intervals import NOTHING, Intervals, ascending, clip, merge, total, union
-from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.classes import dataclass, forget, keep
 from gpu_trace_advisor.timelines.host import Host, HostActivity
 from gpu_trace_advisor.trace.kernel_names import DIRECTIONS, copy_direction, copy_memory, is_communication, is_migration
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Kind, Trace
@@ -122,15 +122,14 @@ class Timeline:
     def _cut(self) -> tuple[Intervals, Gaps]:
         busy, gaps = find_gaps(self)
         if len(busy.start) == len(self.row):  # apart from each other, so these are the operations themselves
-            vars(self).update(start=busy.start, end=busy.end)
+            keep(self, "start", busy.start)
+            keep(self, "end", busy.end)
         return busy, gaps
 
     def forget(self) -> None:
         """Give up columns that are quickly worked out again, where they are asked for again."""
-        for name in ("length", "stream", "launch", "linked", "node", "by_graph", "later_node"):
-            vars(self).pop(name, None)
-        for name in ("after", "thread", "submitted", "returned"):
-            vars(self.gaps).pop(name, None)
+        forget(self, "length", "stream", "launch", "linked", "node", "by_graph", "later_node")
+        forget(self.gaps, "after", "thread", "submitted", "returned")
 
     def label(self, operation: int) -> str:
         return self.trace.label(int(self.row[operation]))

@@ -14,7 +14,7 @@ from gpu_trace_advisor.columns.codes import first_places, present
 from gpu_trace_advisor.columns.compact import constant, where
 from gpu_trace_advisor.columns.intervals import Intervals, ascending, overlaps, remainder, union
 from gpu_trace_advisor.runtime import compiled, loops
-from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.classes import dataclass, forget, keep
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
 
 
@@ -208,7 +208,7 @@ class Host:
     def forget(self) -> None:
         """Give up the segments of a large trace, which few look at after its graph is built."""
         if len(self.trace) >= _LARGE:
-            vars(self).pop("segments", None)
+            forget(self, "segments")
 
 
 def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
@@ -229,9 +229,9 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     launching = tuple(t for t in threads if t in segments)
     del by_thread, host
     parent = parent if (parent != NONE).any() else constant(NONE, len(trace), np.int32)
-    found = Host(trace, doing, parent, operator, frame, module, launching, process)
-    vars(found)["segments"] = segments
-    return found
+    classified = Host(trace, doing, parent, operator, frame, module, launching, process)
+    keep(classified, "segments", segments)
+    return classified
 
 
 def captures(trace: Trace, process: int) -> dict[int, Segments]:
