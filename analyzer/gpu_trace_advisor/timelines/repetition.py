@@ -16,6 +16,7 @@ from gpu_trace_advisor.trace.model import Int64
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
 SAME = 0.90  # share of launches that match the ones a period before: data-dependent kernels may differ
 SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps, unless they are all there is
+MOST = 0.5  # share of the launches that lie in periods
 ALL_ALIKE = 5  # … so many of them
 
 
@@ -87,14 +88,19 @@ def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:
 
 
 def period(sequence: Int64) -> int | None:
-    """The shortest length after which the sequence repeats at least three times; None when it does not."""
+    """The shortest length after which the sequence, but for its beginning, repeats at least three times; None when it does
+    not."""
     values, counts = np.unique(sequence, return_counts=True)
     # A period holds each value a whole number of times; the distances of values that occur often come first.
     for count in ascending(counts[counts >= ENOUGH])[::-1].tolist():
         places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
         length = int(np.median(np.diff(places)))
         alike = len(sequence) >= ALL_ALIKE * length and bool((sequence[length:] == sequence[:-length]).all())
-        fits = (length >= SHORTEST or alike) and 1 <= length <= len(sequence) // ENOUGH
-        if fits and np.mean(sequence[length:] == sequence[:-length]) >= SAME:
+        if not (length >= SHORTEST or alike) or not 1 <= length <= len(sequence) // ENOUGH:
+            continue
+        rest = sequence[_first(sequence, length) :]  # without what came before: loading repeats nothing
+        if len(rest) < max(ENOUGH * length, MOST * len(sequence)):
+            continue
+        if np.mean(rest[length:] == rest[:-length]) >= SAME:
             return length
     return None
