@@ -1,18 +1,24 @@
-"""Runs of memory-bound kernels that follow each other on a stream: what fusion could make one kernel of."""
+"""Runs of memory-bound kernels that follow each other on a stream: what fusion could make one kernel of.
+
+A reduction over more than a row ends a run: what follows needs all of its blocks, so one kernel cannot do both. Work on
+single numbers and on integers (`num_batches_tracked`, indices) is part of none.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import grouped
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.training_passes import in_optimizer
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
-from gpu_trace_advisor.trace.lookup import distinct_rows, named
+from gpu_trace_advisor.trace.kernel_names import computes_integers, kernel_class, readable
+from gpu_trace_advisor.trace.lookup import distinct_rows, named, values_of
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
 LIGHT = frozenset({"elementwise", "normalization", "softmax", "reduction", "copy", "random"})
@@ -24,11 +30,21 @@ FEWEST = 3  # kernels of a chain: a pair is often one operator and its cast
 MOST = 6  # … and at most: longer chains hardly ever share one iteration space, so they are cut
 
 
+# Reductions over more than a row, whose result is known when all blocks are done: statistics of a batch, a loss, ATen's
+# reduction over columns (which computes several outputs at once).
+ACROSS_ROWS = re.compile(r"bn_(?:fw|bw)|batch_?norm|loss|reduce_kernel<\d+, [24],", re.IGNORECASE)
+# Operators that reduce all of a tensor where they have no more arguments than these: tensor, type.
+REDUCES_ALL = {"aten::sum": 2, "aten::mean": 2, "aten::prod": 2, "aten::max": 1, "aten::min": 1, "aten::all": 1,
+               "aten::any": 1, "aten::argmax": 1, "aten::argmin": 1, "aten::norm": 2, "aten::std": 2, "aten::var": 2}  # fmt: skip
+
+
 @lru_cache(maxsize=100_000)
 def is_light(name: str) -> bool:
-    """A memory-bound kernel that nobody fused yet."""
+    """A memory-bound kernel that nobody fused yet, and no bookkeeping of counters and indices."""
     lower = name.lower()
-    return kernel_class(name) in LIGHT and not any(word in lower for word in FUSED_ALREADY)
+    return (
+        kernel_class(name) in LIGHT and not any(word in lower for word in FUSED_ALREADY) and not computes_integers(name)
+    )
 
 
 @dataclass(frozen=True)
@@ -49,7 +65,9 @@ def chains(view: DeviceWindow) -> list[Chain]:
     on = on[~in_optimizer(view, on)]  # what to do about those is not to fuse operators
     on = on[np.lexsort((timeline.start[on], timeline.stream[on]))]
     names = trace.name_code[timeline.row[on]]
-    start, count = _light_runs(named(trace, names, is_light), timeline.stream[on])
+    scalar, whole = _by_arguments(view, on)
+    whole |= named(trace, names, lambda name: ACROSS_ROWS.search(name) is not None) | _across_blocks(view, on)
+    start, count = _light_runs(named(trace, names, is_light) & ~scalar, whole, timeline.stream[on])
     member = np.arange(MOST)
     codes = np.where(member < count[:, None], names[np.minimum(start[:, None] + member, len(on) - 1)], NONE)
     kinds, kind = distinct_rows(list(codes.T))
@@ -77,9 +95,49 @@ def operations_worth_fusing(view: DeviceWindow) -> Int64:
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
-def _light_runs(light: Bool, stream: Int64) -> tuple[Int64, Int64]:
-    """Where runs of light kernels begin among kernels by stream and start, and of how many each is: FEWEST to MOST."""
-    joined = light[1:] & light[:-1] & (stream[1:] == stream[:-1])
+def _by_arguments(view: DeviceWindow, operations: Int64) -> tuple[Bool, Bool]:
+    """[k] launched by an operator whose tensors have one element each; by one that reduces all of its tensor."""
+    trace, launch = view.trace, view.timeline.launch[operations]
+    scalar, whole = np.zeros(len(operations), np.bool_), np.zeros(len(operations), np.bool_)
+    row = np.where(launch != NONE, view.timeline.host.operator[launch], NONE)
+    has = np.flatnonzero(row != NONE)
+    dims = values_of([trace.texts.get("Input Dims")], row[has])[0]
+    kinds, which = distinct_rows([trace.name_code[row[has]], dims])
+    for number, (name, text) in enumerate(kinds):
+        if text == NONE:
+            continue
+        shapes = trace.strings[text]
+        mine = has[which == number]
+        scalar[mine] = not any(int(size) != 1 for size in re.findall(r"\d+", shapes)) and "[" in shapes[1:]
+        most = REDUCES_ALL.get(trace.names[name])
+        whole[mine] = most is not None and _count(shapes) <= most
+    return scalar, whole
+
+
+def _count(shapes: str) -> int:
+    """Arguments of a call whose shapes are written like `[[4, 4], [], []]`."""
+    depth = found = 0
+    for character in shapes:
+        found += character == "[" and depth == 1
+        depth += (character == "[") - (character == "]")
+    return found
+
+
+def _across_blocks(view: DeviceWindow, operations: Int64) -> Bool:
+    """[k] a reduction of ATen's in which several blocks work on one output: a grid of more than one block in its second
+    dimension."""
+    trace, row = view.trace, view.timeline.row[operations]
+    reduces = named(trace, trace.name_code[row], lambda name: "reduce_kernel" in name)
+    grids = values_of([trace.texts.get("grid")], row)[0]
+    known = present(grids[reduces & (grids != NONE)]).tolist()
+    wide = [code for code in known if len(size := re.findall(r"\d+", trace.strings[code])) > 1 and int(size[1]) > 1]
+    return np.asarray(reduces & np.isin(grids, wide), np.bool_)
+
+
+def _light_runs(light: Bool, ends: Bool, stream: Int64) -> tuple[Int64, Int64]:
+    """Where runs of light kernels begin among kernels by stream and start, and of how many each is: FEWEST to MOST. What
+    `ends` a run is its last one."""
+    joined = light[1:] & light[:-1] & (stream[1:] == stream[:-1]) & ~ends[:-1]
     first = np.flatnonzero(light & ~np.concatenate([[False], joined]))
     last = np.flatnonzero(light & ~np.concatenate([joined, [False]]))
     parts = (last - first) // MOST + 1

@@ -43,6 +43,17 @@ def is_migration(name: str) -> bool:
     return name.endswith("(Unified)")
 
 
+@lru_cache(maxsize=100_000)
+def computes_integers(name: str) -> bool:
+    """A kernel template whose arguments name a type of whole numbers and none of fractions: counters, indices, masks."""
+    arguments = _Signature.parse(name).arguments
+    return _WHOLE.search(arguments) is not None and _FRACTIONS.search(arguments) is None
+
+
+_WHOLE = re.compile(r"\b(?:long|int64_t)\b")
+_FRACTIONS = re.compile(r"float|double|half|bfloat|complex|\bbf16|\bfp\d+", re.IGNORECASE)
+
+
 def copy_direction(name: str) -> str:
     """One of DIRECTIONS, the last one for a copy whose name does not say."""
     return next((direction for direction, spelling in _SPELLINGS if spelling.search(name)), DIRECTIONS[-1])
