@@ -1,5 +1,6 @@
 """Computing on the CPU, graph capture, polling, page faults of managed memory and failed calls, told as what they are."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 
 from tests import nsight_export as nsys
-from tests.build import advice, call, causes, copy, device, event, frame, idle, kernel, op, step
+from tests.build import Event, advice, call, causes, copy, device, event, frame, idle, kernel, op, step, sync
 from tests.nsight_export import CUPTI
 
 FIRST = (call(0, 4, 1), kernel(5, 10, 1))  # an idle device: launch latency 5 µs
@@ -106,6 +107,65 @@ def test_asking_over_and_over_whether_the_device_is_done() -> None:
     events = [call(12 + 10 * i, 20 + 10 * i, 0, "cudaEventQuery") for i in range(5)]
     found = idle(*FIRST, *events, call(70, 74, 2), kernel(75, 80, 2))
     assert found["host host-poll"] == 40
+
+
+LENGTHS = (100, 300, 150, 500, 200, 400)
+
+
+def polled(*between: Event, lengths: Sequence[int] = LENGTHS, reaction: float = 8) -> list[Event]:
+    """For each length: a kernel of it, launched 5 µs before; `reaction` µs after its end a second launch, of 30 µs; 22 µs
+    after that one's end the next. `between` happens once in each, counted from the first launch."""
+    events, at = list[Event](), 0.0
+    for i, length in enumerate(lengths):
+        done = at + 5 + length
+        events += [call(at, at + 4, 2 * i + 1), kernel(at + 5, done, 2 * i + 1, "notify_dispatch")]
+        events += [{**event, "ts": event["ts"] + at} for event in between]
+        second = done + reaction
+        events += [call(second, second + 4, 2 * i + 2), kernel(second + 5, second + 35, 2 * i + 2, "gemm")]
+        events.append(op("aten::empty", second + 5, second + 52))
+        at = second + 52
+    return events
+
+
+def test_the_next_launch_follows_the_end_of_the_same_kernel_over_and_over() -> None:
+    found = idle(*polled())
+    # After the last kernel nothing is launched: of six gaps of 17 µs between two turns five are left.
+    assert found == {"host host-poll": 6 * 8, "submitted launch-latency": (6 + 5) * 5, "host framework": 5 * 17}
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        (polled(lengths=LENGTHS[:4]), "four times may be chance"),
+        (polled(sync(10, 60)), "a synchronisation in between that ends early"),
+        (polled(op("aten::sort", 20, 100), op("aten::copy_", 99, 104)), "the host is at work until then"),
+        (polled(lengths=(100,) * 6), "a kernel that always takes as long: so may the host"),
+        (polled(reaction=60), "60 µs later the host has done something else"),
+    ],
+)
+def test_what_is_no_polling(events: list[Event], why: str) -> None:
+    assert "host host-poll" not in idle(*events), why
+
+
+def test_a_long_kernel_of_the_same_length_each_time_is_no_chance() -> None:
+    """2 ms ten times, and 8 µs later the next launch: no other work of the host ends so exactly."""
+    assert idle(*polled(lengths=(2_000,) * 10))["host host-poll"] == 10 * 8
+
+
+def test_looking_is_no_work() -> None:
+    looks = [frame("torch/cuda/streams.py(230): query", 10 * i, 10 * i + 9) for i in range(1, 9)]
+    assert idle(*polled(*looks))["host host-poll"] == 6 * 8
+
+
+def test_the_wait_of_a_recorded_synchronisation_is_its_own() -> None:
+    events, at = [], 0
+    for i, length in enumerate(LENGTHS):
+        done = at + 5 + length
+        events += [call(at, at + 4, i + 1), kernel(at + 5, done, i + 1), sync(at + 6, done + 3)]
+        at = done + 11
+    found = idle(*events)
+    assert "host host-poll" not in found
+    assert found["host host-sync"] == 5 * (3 + 5)  # until the call returned, then one launch latency
 
 
 # Managed memory

@@ -443,3 +443,28 @@ def test_a_graph_without_host_events() -> None:
 def test_the_graph_of_advice_is_trusted_when_it_is_exact() -> None:
     of = advise_traces([trace(*LAUNCHES)]).devices[0]
     assert of.wall_ns > 0
+
+
+def test_a_launch_that_polls_follows_what_it_polls_for() -> None:
+    """A kernel of a few hundred µs, 8 µs after its end a launch of one of 30 µs, 52 µs after that launch the next turn."""
+    events, at, lengths = [], 0, (100, 300, 150, 500, 200, 400)
+    for i, length in enumerate(lengths):
+        done = at + 5 + length
+        events += [
+            call(at, at + 4, 2 * i + 1), kernel(at + 5, done, 2 * i + 1, "notify"),
+            call(done + 8, done + 12, 2 * i + 2), kernel(done + 13, done + 43, 2 * i + 2, "gemm"),
+            op("aten::empty", done + 12, done + 60),
+        ]  # fmt: skip
+        at = done + 60
+    of = graph(*events)
+    assert replayed(of) == measured(of)
+    assert len(of.edges(Edge.BLOCK)) == len(lengths)
+    halved, at = [], 0
+    for length in lengths:
+        halved += [at + 5 + length // 2, at + 5 + length // 2 + 43]
+        at = halved[-1] + 17
+    assert replayed(of, half(*range(0, 12, 2))) == halved
+    # What the host does while it polls is no work of its own.
+    assert replayed(of, without_host(["host-unknown", "python"])) == measured(of)
+    # Without its operators the next kernel starts 1 µs after the gemm, 21 µs sooner than 5 µs after a launch 17 µs later.
+    assert replayed(of, without_host(["framework"]))[-1] == measured(of)[-1] - 5 * 21

@@ -16,7 +16,8 @@ communication before copies); an idle one belongs to what the gap's closing oper
    `module-load` or `launch-call` for a runtime call. Around them `profiler`, `garbage-collection`, `dataloader` and
    `compile`, in this order, win over what is inside. A user's range counts where nothing else is recorded.
 4. *A blocking call* is `host-sync`: one that synchronises by its name, or a copy call that returned after its copy had
-   ended, and is synchronous by its name or took 20 µs.
+   ended, and is synchronous by its name or took 20 µs. Where no call blocks, but the next launch follows the end of the
+   same kernel over and over, the usual time between them is `host-poll`, of whatever is generic (rule 5).
 5. *A drain* ends one launch latency after its blocking call returned: `framework`, `python`, `launch-call` and
    `host-unknown` in that time are `host-sync` too, where the call had waited for running work. What the host does after
    that is the host's own.
@@ -42,6 +43,7 @@ import numpy as np
 
 from gpu_trace_advisor.attribution.calls import LongCalls
 from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, label, phrase
+from gpu_trace_advisor.attribution.polling import Polls
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import Nanoseconds
 from gpu_trace_advisor.columns.intervals import Intervals
@@ -217,6 +219,8 @@ class Attribution:
     explained_ns: int
     """The longest wait of a submitted operation that counts as explained."""
     calls: LongCalls = field(repr=False)
+    polls: Polls = field(repr=False)
+    """Launches that followed the end of what the host polled for."""
 
     @cached_property
     def _partitions(self) -> dict[tuple[int, int], tuple[TimeSlice, ...]]:

@@ -22,6 +22,7 @@ from gpu_trace_advisor.attribution.calls import LongCalls
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.attribution.host_side import host_side
 from gpu_trace_advisor.attribution.pieces import Cut, cut, in_time_order, joined, stretch, with_cause
+from gpu_trace_advisor.attribution.polling import Polls, polls
 from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.columns.compact import blocks, constant, where
 from gpu_trace_advisor.columns.intervals import Intervals, Overlaps, overlaps, remainder
@@ -49,10 +50,12 @@ def attribute(timeline: Timeline) -> Attribution:
         _unlinked(timeline, gaps, explained),
     )
     idle = _drained(timeline, joined([cut(pieces, gaps) for pieces in found], gaps), blocking, latency)
+    polled = polls(timeline, blocking)
+    idle = _polled(timeline, idle, polled)
     measured = measured_latency_ns(timeline, gaps, calls)
     timeline.forget()
     give_back_small()
-    return Attribution(timeline, idle, blocking, latency, measured, queued, explained, calls)
+    return Attribution(timeline, idle, blocking, latency, measured, queued, explained, calls, polled)
 
 
 def _met_idle(timeline: Timeline, gaps: Gaps, calls: LongCalls) -> Index:
@@ -157,18 +160,36 @@ def _drained(timeline: Timeline, idle: Idle, blocking: Blocking, latency: int) -
     """Rule 5: after a blocking call that had waited for running work the device stays empty for one launch latency at
     least; generic host time of that length is the call's, what the host does after it is the host's own."""
     calls = np.flatnonzero(blocking.busy_ns > 0)
-    if not len(calls) or not len(idle) or not latency:
+    if not latency:
         return idle
     returned = timeline.trace.end_ns[blocking.row[calls]]
     order = np.argsort(returned, kind="stable")
     row, returned = blocking.row[calls[order]], returned[order]
     until = returned + latency
     until[:-1] = np.minimum(until[:-1], returned[1:])
-    drains, cuts = Intervals(returned, until), list[Cut]()
+    return _renamed(idle, Intervals(returned, until), "host-sync", row)
+
+
+def _polled(timeline: Timeline, idle: Idle, found: Polls) -> Idle:
+    """Rule 4: generic host time between the end of what the host polls for and the launch that follows, as long as usual."""
+    since = timeline.end[found.operation]
+    order = np.argsort(since, kind="stable")
+    begun = timeline.trace.start_ns[found.call]
+    until = np.minimum(begun, since + found.usual_ns)[order]
+    since = since[order]
+    until[:-1] = np.minimum(until[:-1], since[1:])
+    return _renamed(idle, Intervals(since, until), "host-poll")
+
+
+def _renamed(idle: Idle, spans: Intervals, cause: str, row: Index | None = None) -> Idle:
+    """Generic host time inside these spans (disjoint, in order) is of this cause, and rests on these records, where told."""
+    if not len(spans.start) or not len(idle):
+        return idle
+    cuts = list[Cut]()
     for part in idle.parts():
         generic = where((part.side == HOST) & np.isin(part.cause, GENERIC))
         pieces = Intervals(part.start[generic], part.end[generic])
-        hit = overlaps(pieces, drains)
+        hit = overlaps(pieces, spans)
         if not len(hit.start):
             cuts.append(cut(part, idle.gaps))
             continue
@@ -176,11 +197,12 @@ def _drained(timeline: Timeline, idle: Idle, blocking: Blocking, latency: int) -
         others = np.ones(len(part), np.bool_)
         others[generic] = False
         rest, mine = take(part, generic[free.left]), take(part, generic[hit.left])
-        drained = np.full(len(hit.start), CODE["host-sync"], np.int8)
+        renamed = np.full(len(hit.start), CODE[cause], np.int8)
+        record = mine.row if row is None else row[hit.right]
         merged = in_time_order([
             take(part, np.flatnonzero(others)),
             Pieces(free.start, free.end, rest.gap, rest.cause, rest.side, rest.row, rest.modelled),
-            Pieces(hit.start, hit.end, mine.gap, drained, mine.side, row[hit.right], np.ones(len(drained), np.bool_)),
+            Pieces(hit.start, hit.end, mine.gap, renamed, mine.side, record, np.ones(len(renamed), np.bool_)),
         ])  # fmt: skip
         cuts.append(cut(merged, idle.gaps))
     return joined(cuts, idle.gaps)

@@ -15,7 +15,7 @@ from gpu_trace_advisor.columns.compact import blocks, index_type, narrowed, plac
 from gpu_trace_advisor.columns.durations import Nanoseconds, durations
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.graph import PASSES, Edge, Graph, Point
-from gpu_trace_advisor.graph.host_edges import add_host_edges, host_time
+from gpu_trace_advisor.graph.host_edges import Released, add_host_edges, host_time
 from gpu_trace_advisor.graph.nominal import Nominal, call_excess, nominal_weights, within_delay
 from gpu_trace_advisor.graph.operations import (
     Awaited,
@@ -36,7 +36,7 @@ from gpu_trace_advisor.graph.waits import Waits, event_waits
 from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.timelines.device import Blocking, Timeline
 from gpu_trace_advisor.timelines.host import Host, HostActivity
-from gpu_trace_advisor.trace.model import NONE, Index, Int8, Int64, Trace
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Trace
 
 LONGEST_NS = 1 << 60  # a shorter span leaves room for a rank beside the time
 WAITS_FOR_ALL = re.compile(r"(?:device|ctx|context)synchronize", re.IGNORECASE)
@@ -64,7 +64,10 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     return_point[returns] = np.arange(1 + m + c, 1 + m + c + len(returns))
 
     edges = Edges(kind)
-    on_host = [host_time(attributions[0], add_host_edges(trace, host, calls, call_point, return_point, edges))]
+    released = _released(attributions, operations, calls, op_point)
+    spans, seen = add_host_edges(trace, host, calls, call_point, return_point, edges, released)
+    on_host = [host_time(attributions[0], spans), _noticing(calls, released, seen)]
+    del spans
     host.forget()
     waits = event_waits(trace, timelines[0].process, host, operations)
     excess = call_excess(attributions, operations)
@@ -76,6 +79,41 @@ def build_graph(attributions: Sequence[Attribution], marks: Int64 | None = None)
     on_host.append(_return_edges(host, operations, calls, blocking, queue, call_point, return_point, op_point, edges))
     del op_point, call_point, return_point, waits, excess
     return _finish(trace, timelines, operations, calls, edges, on_host, nominal, extra)
+
+
+def _released(
+    attributions: Sequence[Attribution], operations: Operations, calls: HostCalls, op_point: Index
+) -> Released:  # fmt: skip
+    """Calls that follow what the host polled for; of several devices' the first."""
+    found = [(np.empty(0, np.int64),) * 3]
+    for a in attributions:
+        operation = np.searchsorted(operations.row, a.timeline.row[a.polls.operation])
+        found.append((a.polls.call, operation, a.polls.usual_ns))
+    row, operation, usual = (np.concatenate(column) for column in zip(*found, strict=True))
+    row, first = np.unique(row, return_index=True)
+    operation, usual = operation[first], usual[first]
+    order = np.argsort(calls.row, kind="stable")
+    order = order[~calls.mark[order]]
+    at = order[np.searchsorted(calls.row[order], row)] if len(row) else row
+    while (step := _marked_before(calls, at, operations.end[operation])).any():  # the mark moves with the call
+        at = at - step
+    # In the order of the calls, as their edges are.
+    by_call = np.argsort(at, kind="stable")
+    at, operation, usual = at[by_call], operation[by_call], usual[by_call]
+    return Released(at, op_point[operation], operations.end[operation], usual)
+
+
+def _marked_before(calls: HostCalls, at: Index, done: Int64) -> Bool:
+    """[k] the thread's call before is a step mark after these instants."""
+    before = np.maximum(at - 1, 0)
+    found = (at > 0) & calls.mark[before] & (calls.thread[before] == calls.thread[at]) & (calls.start[before] >= done)
+    return np.asarray(found, np.bool_)
+
+
+def _noticing(calls: HostCalls, released: Released, edge: Index) -> tuple[Int64, Int8, Int64]:
+    """The host's time to see that what it polls for has ended: edge, cause, ns."""
+    ns = np.minimum(released.usual_ns, calls.start[released.call] - released.done)
+    return edge, np.full(len(edge), CODE["host-poll"], np.int8), narrowed(ns)
 
 
 def _launch_edges(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,45 +34,70 @@ class Spans:
     """Those of one group and thread are disjoint."""
 
 
+class Released(NamedTuple):
+    """Calls that the host makes when it has seen an operation end, k of them."""
+
+    call: Index
+    """[k] index into the calls."""
+    point: Index
+    """[k] of the operation."""
+    done: Int64
+    """[k] its end."""
+    usual_ns: Int64
+    """[k] from there to the call, usually."""
+
+
 def add_host_edges(
-    trace: Trace, host: Host, calls: HostCalls, call_point: Int64, return_point: Int64, edges: Edges
-) -> Spans:  # fmt: skip
-    """Thread order and hand-over; the first call of a thread is host work since the start."""
+    trace: Trace, host: Host, calls: HostCalls, call_point: Int64, return_point: Int64, edges: Edges,
+    released: Released,
+) -> tuple[Spans, Index]:  # fmt: skip
+    """Thread order, hand-over and polling; the first call of a thread is host work since the start. Beside the spans the
+    numbers of the edges from what was polled for, whose spans begin when the host has usually seen it."""
     c = len(calls.row)
     first = np.concatenate([[True], calls.thread[1:] != calls.thread[:-1]]) if c else np.empty(0, np.bool_)
     before = np.arange(c) - 1
     from_return = ~first & (return_point[before] != NONE)
     source = np.where(first, 0, np.where(from_return, return_point[before], call_point[before]))
     begin = np.where(first, trace.origin_ns, np.where(from_return, calls.end(before), calls.start[before]))
-    if c and (calls.thread == calls.thread[0]).all():  # nobody hands over
+    if c and not len(released.call) and (calls.thread == calls.thread[0]).all():  # nobody hands over
         edges.add(source, call_point, np.maximum(calls.start - begin, 0), Edge.THREAD, modelled=False)
         alike = (constant(int(calls.thread[0]), c, np.int32), constant(0, c, np.int32))
         late = calls.start if (calls.start >= begin).all() else np.maximum(calls.start, begin)
-        return Spans(places(c), begin, late, *alike)
+        return Spans(places(c), begin, late, *alike), places(0)
     giver, woken = _handovers(host, calls, np.where(first, trace.origin_ns, np.maximum(calls.end(before), begin)))
-    handed = giver != NONE
+    polled = np.zeros(c, np.bool_)
+    polled[released.call] = True
+    handed = (giver != NONE) & ~polled
     giver_returns = handed & (return_point[giver] != NONE)
     from_giver = np.where(giver_returns, return_point[giver], call_point[giver])
     giver_time = np.where(giver_returns, calls.end(giver), calls.start[giver])
-    keep = ~handed
+    keep = ~handed & ~polled
     edges.add(source[keep], call_point[keep], np.maximum(calls.start - begin, 0)[keep], Edge.THREAD, modelled=False)
     edges.add(from_giver[handed], call_point[handed], np.maximum(calls.start - giver_time, 0)[handed], Edge.HANDOVER)
-    # Thread order still holds where another thread handed over: not before its own last call was done.
-    floor = handed & ~first
+    reacts = calls.start[released.call] - released.done
+    edges.add(released.point, call_point[released.call], reacts, Edge.BLOCK, passes=True)
+    # Thread order still holds where another thread or the device did so: not before its own last call was done.
+    floor = (handed | polled) & ~first
     own = np.where(from_return, 0, calls.end(before) - calls.start[before])
     edges.add(source[floor], call_point[floor], own[floor], Edge.THREAD, modelled=False)
     # Until the waiting thread woke the time was the other one's.
     woken = np.clip(woken, giver_time, np.maximum(calls.start, giver_time))[handed]
     number = places(c + int(floor.sum()))
-    kept, given, own_call = np.split(number, np.cumsum([int(keep.sum()), int(handed.sum())]))
-    start = np.concatenate([begin[keep], giver_time[handed], woken, begin[floor]])
-    stop = np.concatenate([calls.start[keep], woken, calls.start[handed], (begin + own)[floor]])
+    counts = [int(mask.sum()) for mask in (keep, handed, polled)]
+    kept, given, seen, own_call = np.split(number, np.cumsum(counts))
+    noticed = released.done + np.minimum(released.usual_ns, reacts)
+    start = np.concatenate([begin[keep], giver_time[handed], woken, noticed, begin[floor]])
+    stop = np.concatenate([
+        calls.start[keep], woken, calls.start[handed], calls.start[released.call], (begin + own)[floor]
+    ])  # fmt: skip
     thread = calls.thread.astype(np.int32)
     return Spans(
-        np.concatenate([kept, given, given, own_call]), start, np.maximum(stop, start),
-        np.concatenate([thread[keep], thread[giver[handed]], thread[handed], thread[floor]]),
-        np.concatenate([0 * kept, 3 + thread[handed], 0 * given + 1, 0 * own_call + 2], dtype=np.int32),
-    )  # fmt: skip
+        np.concatenate([kept, given, given, seen, own_call]), start, np.maximum(stop, start),
+        np.concatenate([
+            thread[keep], thread[giver[handed]], thread[handed], thread[released.call], thread[floor]
+        ]),
+        np.concatenate([0 * kept, 3 + thread[handed], 0 * given + 1, 0 * seen, 0 * own_call + 2], dtype=np.int32),
+    ), seen  # fmt: skip
 
 
 def _handovers(host: Host, calls: HostCalls, since: Int64) -> tuple[Int64, Int64]:

@@ -208,7 +208,8 @@ def _without_launches(graph: Graph, calls: Index, *, own: bool) -> Graph:
 
 @dataclass(frozen=True)
 class Regions:
-    """Maximal runs of launches between blocking calls and step marks, of two at least: one CUDA Graph each could replay them."""
+    """Maximal runs of launches between blocking calls, polls and step marks, of two at least: one CUDA Graph each could
+    replay them."""
 
     first: Index
     """[r] points of their first calls."""
@@ -238,7 +239,10 @@ def _regions(graph: Graph) -> Regions:
     # A launch into a full queue waits, but does not forbid capture.
     breaks &= ~among(row, graph.ref[graph.target[graph.kind == Edge.QUEUE]])
     keep = among(row, launch) & (point == Point.CALL) & ~breaks
-    number, calls, row = np.cumsum(breaks, dtype=calls.dtype)[keep], calls[keep], row[keep]
+    # One that the host makes when it has seen the device done begins another region.
+    polled = (point == Point.CALL) & among(calls, graph.target[graph.kind == Edge.BLOCK])
+    number = np.cumsum(breaks | polled, dtype=calls.dtype)[keep]
+    calls, row = calls[keep], row[keep]
     del breaks, keep, point
     several = np.bincount(number) > 1 if len(number) else np.empty(0, np.bool_)
     kept = several[number]
