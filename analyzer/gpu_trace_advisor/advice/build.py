@@ -20,7 +20,7 @@ from gpu_trace_advisor.advice.model import (
     TraceInfo,
     WhatIf,
 )
-from gpu_trace_advisor.advice.ranking import checked, distrust, judge, unfit, withheld
+from gpu_trace_advisor.advice.ranking import alone, checked, distrust, judge, together, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
@@ -53,7 +53,8 @@ from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
-from gpu_trace_advisor.rulekit.rule import Rule
+from gpu_trace_advisor.rulekit.rule import WORTH, Claim, Rule
+from gpu_trace_advisor.rulekit.wall_time import settled
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
 from gpu_trace_advisor.trace.kernel_names import kernel_class
@@ -255,43 +256,50 @@ def chosen_fixes(names: str | None, rules: Sequence[Rule] = ()) -> list[Fix | Ru
 
 def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
     """The fixes together, those that cannot be priced named with the reason."""
-    fixes: dict[str, list[Fix]] = {}
+    claims: dict[str, list[Claim]] = {}
     refused: dict[str, str] = {}
     for one in wanted:
         name = one.name if isinstance(one, Fix) else one.id
-        found, why = ([one], None) if isinstance(one, Fix) else fixes_of(view, one)
+        found, why = ([any_of(view, one)], None) if isinstance(one, Fix) else claims_of(view, one)
         why = (
             distrust(view)
             or withheld(view)
             or why
-            or next(filter(None, (fix.refuses(view.graph) for fix in found)), None)
+            or next(filter(None, (claim.fix.refuses(view.graph) for claim in found if claim.fix)), None)
         )
         if why:
             refused[name] = why
         else:
-            fixes[name] = found
-    priced = [fix for found in fixes.values() for fix in found]
-    saves = view.saving(*priced) if priced else None
+            claims[name] = found
+    priced = [claim for found in claims.values() for claim in found]
+    saves = together(view, alone(view, priced)) if priced else None
     return WhatIf(
         **view.place._asdict(),
-        fixes=tuple(fixes),
+        fixes=tuple(claims),
         saving_ns=(saves.low_ns, saves.high_ns) if saves else None,
         speedup=saves.speedup if saves else None,
-        assumes=tuple(text for fix in priced for text in fix.assumes),
+        assumes=tuple(text for claim in priced if claim.fix for text in claim.fix.assumes),
         refused=tuple(refused.items()),
     )
 
 
-def fixes_of(view: DeviceWindow, rule: Rule) -> tuple[list[Fix], str | None]:
+def any_of(view: DeviceWindow, fix: Fix) -> Claim:
+    """A plain fix as a claim: it may save whatever the replay says."""
+    return Claim(fix.title, "", ns=view.window.wall_ns, fix=fix)
+
+
+def claims_of(view: DeviceWindow, rule: Rule) -> tuple[list[Claim], str | None]:
     """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
     _, why = unfit(rule, view) or ("", "")
     try:
-        fixes = [] if why else [claim.fix for claim in map(checked, rule.check(view)) if claim.fix]
+        said = [] if why else [settled(view, checked(claim)) for claim in rule.check(view)]
     except Exception as error:  # somebody's own rule
         return [], f"the rule failed: {type(error).__name__}: {error}"
-    if not fixes and rule.id in FIXES:
-        return [FIXES[rule.id]], None
-    return fixes, None if fixes else why or "the rule has nothing to change here"
+    found = [claim for claim in said if claim.fix]
+    if not found and rule.id in FIXES:
+        return [any_of(view, FIXES[rule.id])], None
+    found = [claim for claim in found if claim.ns >= WORTH * view.window.wall_ns] or found
+    return found, None if found else why or "the rule has nothing to change here"
 
 
 def merge_notes(notes: Sequence[Note]) -> list[Note]:

@@ -7,7 +7,7 @@ than the wall time and no stretch of it is saved twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from gpu_trace_advisor.analysis.phase import MIXED
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.columns.intervals import clip, total
 from gpu_trace_advisor.graph import Graph
-from gpu_trace_advisor.replay.changes import Change, together
-from gpu_trace_advisor.replay.fixes import Fix, behind, speedup
+from gpu_trace_advisor.replay.changes import Change
+from gpu_trace_advisor.replay.changes import together as changed_together
+from gpu_trace_advisor.replay.fixes import Fix, Saving, behind, speedup
 from gpu_trace_advisor.replay.sweep import replay, wall_ns
 from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, JointGain, Named, Rule, Skipped
 from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
@@ -43,13 +44,10 @@ class Verdicts:
 
 
 @dataclass
-class PricedClaim:
-    """A claim on its way to a finding: what its fix would save now."""
+class Priced:
+    """A claim's fix, and what it would save now."""
 
-    rule: Rule
     claim: Claim
-    unpriced: str = ""
-    """Why it has no saving."""
     walls: tuple[int, int] = (0, 0)
     """Wall time with its fix on top of those taken, pessimistic and optimistic."""
     adds: tuple[int, int] = (0, 0)
@@ -61,6 +59,15 @@ class PricedClaim:
     def fix(self) -> Fix:
         assert self.claim.fix is not None
         return self.claim.fix
+
+
+@dataclass
+class PricedClaim(Priced):
+    """A claim on its way to a finding."""
+
+    rule: Rule = field(kw_only=True)
+    unpriced: str = ""
+    """Why it has no saving."""
 
 
 def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
@@ -85,7 +92,7 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
             errors.append(_failed(rule, view, error))
             continue
         worth = [claim for claim in said if claim.ns >= WORTH * view.window.wall_ns]
-        claims += [PricedClaim(rule, claim) for claim in worth]
+        claims += [PricedClaim(claim, rule=rule) for claim in worth]
         if not worth:
             small = ("small", "what it found is below 1 % of the wall")
             skipped.append(_skip(rule, view, *(small if said else ("absent", "nothing of the kind in the window"))))
@@ -177,11 +184,11 @@ class _Applied:
     def _wall(self, graph: Graph) -> int:
         return wall_ns(replay(graph), self.view.window, self.view.index)
 
-    def price(self, claims: Sequence[PricedClaim]) -> None:
+    def price(self, claims: Sequence[Priced]) -> None:
         """Say of each claim what its fix saves on top of those taken."""
         found = []
         for now, form in zip(self.walls, (_pessimistic, _optimistic), strict=True):
-            graph = together(*map(form, self.taken))(self.view.graph)  # one at a time: they are large
+            graph = changed_together(*map(form, self.taken))(self.view.graph)  # one at a time: they are large
             found.append([min(self._wall(form(priced.fix)(graph)), now) for priced in claims])
             del graph
         for priced, walls in zip(claims, zip(*found, strict=True), strict=True):
@@ -194,11 +201,30 @@ class _Applied:
                 bound = min(bound, priced.claim.at_most_ns)
             priced.adds = int(min(low, high, bound)), int(min(high, bound))
 
-    def take(self, priced: PricedClaim) -> None:
+    def take(self, priced: Priced) -> None:
         self.saved = self.saved[0] + priced.adds[0], self.saved[1] + priced.adds[1]
         self.walls = priced.walls
         self.promised *= priced.fix.low_share
         self.taken.append(priced.fix)
+
+
+def alone(view: DeviceWindow, claims: Sequence[Claim]) -> list[Priced]:
+    """These claims, settled and with a fix each, and what each one saves by itself."""
+    priced = [Priced(claim) for claim in claims]
+    _Applied(view).price(priced)
+    return [replace(one, alone=one.adds) for one in priced]
+
+
+def together(view: DeviceWindow, claims: Sequence[Priced]) -> Saving:
+    """What the fixes of these claims save together, each on top of those before it: as findings do, no more than is named."""
+    applied = _Applied(view)
+    for one in claims:
+        now = replace(one)
+        applied.price([now])
+        applied.take(now)
+    wall = view.window.wall_ns
+    low, high = (int(min(ns, wall)) for ns in applied.saved)
+    return Saving(low, high, wall)
 
 
 def _pessimistic(fix: Fix) -> Change:
