@@ -1,7 +1,7 @@
-// Before and after: the strip and the numbers of the fixes that are checked.
+// With these changes: the strip and the numbers of the fixes that are checked.
 const data = byId("data")
   ? JSON.parse(byId("data").textContent)
-  : { slots: [], labels: [], devices: [], fixes: [] };
+  : { slots: [], labels: [], devices: [], fixes: [], heat: null };
 const SVG = "http://www.w3.org/2000/svg";
 
 function drawFixes() {
@@ -17,7 +17,8 @@ function drawFixes() {
   after.textContent = "";
   if (!variant) {
     text.textContent = "No change is chosen: nothing is replayed.";
-    byId("after-ns").textContent = "";
+    byId("after-ns").textContent = byId("expects").textContent = "";
+    byId("promise").setAttribute("width", 0);
     return;
   }
   const strip = document.createElementNS(SVG, "svg");
@@ -37,13 +38,12 @@ function drawFixes() {
   after.append(strip);
   after.dataset.saves = variant.saves;
   byId("after-ns").textContent = rounded(variant.ns);
-  const [low, high] = variant.saves.map(rounded);
+  byId("expects").textContent = between(...variant.expects);
+  byId("promise").setAttribute("x", `${variant.ends[0]}%`);
+  byId("promise").setAttribute("width", `${Math.max(variant.ends[1] - variant.ends[0], 0.4)}%`);
   const [slow, fast] = variant.speedup.map((one) => one.toFixed(2));
-  text.textContent = `${rules.join(", ")}: saves ${low === high ? low : `${low} to ${high}`} of the window, `;
+  text.textContent = `${rules.join(", ")}: saves ${between(...variant.saves)} of the window, `;
   text.append(slow === fast ? `${slow}×` : `${slow}× to ${fast}×`);
-  text.append(
-    "; what is drawn is the pessimistic replay. The same numbers: ",
-    element("code", `--what-if ${rules.join(",")}`),
-  );
+  text.append(". The same numbers: ", element("code", `--what-if ${rules.join(",")}`));
 }
 for (const box of all("[data-fix]")) box.addEventListener("change", drawFixes);

@@ -32,3 +32,10 @@ function rounded(ns) {
   });
   return `${number} ${unit}`;
 }
+
+/** From one length of time to another, as texts write it. */
+function between(low, high) {
+  const [from, to] = [low, high].map(rounded);
+  if (from === to) return to;
+  return low ? `${from} to ${to}` : `up to ${to}`;
+}

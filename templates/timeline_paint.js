@@ -55,7 +55,7 @@ function draw() {
   const ratio = window.devicePixelRatio || 1;
   const lanes = shownLanes();
   view.width = canvas.clientWidth;
-  view.gutter = view.width < 600 ? 66 : 128;
+  view.gutter = labelWidth(lanes);
   const [wide, high] = [Math.round(view.width * ratio), Math.round(lanes.height * ratio)];
   if (canvas.width !== wide || canvas.height !== high) {
     canvas.width = wide;
@@ -267,30 +267,4 @@ function arrow(thread, call, operation, start) {
   pen.lineTo(b + 4, y1 + 6);
   pen.lineTo(b, y1);
   pen.fill();
-}
-
-function drawLabels(lanes) {
-  pen.font = "12px system-ui, sans-serif";
-  pen.fillStyle = ink.soft;
-  pen.textAlign = "left";
-  const short = (label) =>
-    view.width < 600 ? label.replace(/^(stream|thread) (thread )?/, (word) => `${word[0]} `) : label;
-  for (const { lane, y, height } of lanes)
-    if (!lane.depth) pen.fillText(fit(short(lane.label), view.gutter - 10), 6, y + height / 2);
-}
-
-/** The overview lies above the lanes, on their axis, and shows what part of it they show. */
-function placeOverview() {
-  const overview = byId("overview");
-  if (!overview) return;
-  overview.style.marginLeft = `${view.gutter}px`;
-  overview.style.width = `${view.width - view.gutter}px`;
-  const { device } = view;
-  const wide = overview.viewBox.baseVal.width;
-  const part = (ns) => clamp(((ns - device.start) / (device.end - device.start)) * wide, 0, wide);
-  const port = byId("viewport");
-  const [a, b] = [part(view.from), part(view.to)];
-  port.setAttribute("x", a);
-  port.setAttribute("width", Math.max(b - a, wide / 600));
-  port.toggleAttribute("hidden", b - a > wide * 0.9996 || view.number !== 0);
 }

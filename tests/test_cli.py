@@ -624,7 +624,9 @@ def test_what_if_all_findings_were_fixed_is_what_they_give_together(
     assert together == found["joint"][0]["saving_ns"]
 
 
-@pytest.mark.parametrize("name", ["mlp-training", "training-dataloader", "sync-storm", "pageable-copies", "eager-decode"])
+@pytest.mark.parametrize(
+    "name", ["mlp-training", "training-dataloader", "sync-storm", "pageable-copies", "eager-decode"]
+)
 def test_what_if_a_rule_s_finding_were_fixed_saves_no_more_than_it_names(
     name: str, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -635,7 +637,9 @@ def test_what_if_a_rule_s_finding_were_fixed_saves_no_more_than_it_names(
     for finding in priced:
         assert main([trace, "--what-if", finding["rule"], "--format", "json"]) == 0
         saves = json.loads(capsys.readouterr().out)["what_if"][0]["saving_ns"]
-        assert saves[1] <= sum(part["ns"] for other in priced if other["rule"] == finding["rule"] for part in other["named"])
+        assert saves[1] <= sum(
+            part["ns"] for other in priced if other["rule"] == finding["rule"] for part in other["named"]
+        )
 
 
 def test_what_the_trace_does_not_tell(sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -224,3 +224,58 @@ def test_the_page_asks_for_nothing_and_says_one_clock(page: Open) -> None:
     assert facts(opened)["at"] == f"{at:,.3f} ms" or json.dumps(at)[:5] in facts(opened)["at"]
     gap = opened.locator(".gaps tbody tr").first.locator("td").nth(1).inner_text()
     assert gap.split()[0] == f"{at:,.3f}"
+
+
+def test_a_flame_graph_by_keyboard_says_and_names_what_it_looks_into(page: Open) -> None:
+    """A box too narrow for a name has one once it is as wide as the graph."""
+    opened = page("training-dataloader")
+    graph = opened.locator("#by-time")
+    whole = graph.bounding_box()["width"]
+    graph.focus()
+    opened.keyboard.press("ArrowRight")
+    first = opened.inner_text("#by-time-box")
+    for _ in range(30):
+        opened.keyboard.press("ArrowRight")
+    told = opened.inner_text("#by-time-box")
+    assert told != first and re.search(r": .* [nµm]?s, [0-9.<]+ %$", told.replace("\u00a0", " "))
+    opened.keyboard.press("Enter")
+    box = graph.locator("svg.current")
+    assert box.bounding_box()["width"] == pytest.approx(whole, rel=0.01)
+    assert box.locator("text").text_content() == told.rsplit(": ", 1)[0]
+    opened.keyboard.press("Escape")
+    assert box.bounding_box()["width"] < whole / 2
+
+
+def test_each_cell_of_the_heat_strip_says_what_it_is(page: Open, sample: Callable[[str], Path]) -> None:
+    """By pointer and by keyboard: the step, the cause, its time, as the drawing has them."""
+    opened = page("training-dataloader")
+    device = examine([read(sample("training-dataloader"))], Request())[0].devices[0]
+    strip = opened.locator("#heat svg").first
+    box = strip.bounding_box()
+    count = len(device.steps)
+    strip.hover(position={"x": box["width"] * 2.5 / count, "y": box["height"] / 2})
+    told = opened.inner_text("#cell").replace("\u00a0", " ")
+    assert told.startswith(f"{device.steps[2].name}: data loader ")
+    assert strip.locator("title").text_content().replace("\u00a0", " ") == told
+    opened.focus("#heat")
+    opened.keyboard.press("ArrowRight")
+    assert opened.inner_text("#cell").startswith(f"{device.steps[3].name}: data loader ")
+    opened.keyboard.press("ArrowDown")
+    below = opened.inner_text("#cell")
+    assert below.startswith(f"{device.steps[3].name}: ") and "data loader" not in below
+    total = sum(item.ns for item in device.attribution if item.cause == "dataloader")
+    row = next(row for row in data_of(opened)["heat"]["causes"] if row[0] == "data loader")
+    assert sum(row[1:]) == pytest.approx(total, rel=1e-6)
+    assert data_of(opened)["heat"]["steps"] == [step.name for step in device.steps]
+
+
+def test_what_is_expected_is_what_the_findings_promise(page: Open) -> None:
+    """The mark under the strips ends where the step does with the saving that is said."""
+    opened = page("training-dataloader")
+    found = data_of(opened)["fixes"]
+    for fix in found:
+        fast, slow = fix["ends"]
+        assert fast <= slow <= 100
+    opened.uncheck("[data-fix='0']")
+    alone = next(fix for fix in found if fix["fixes"] == list(range(1, len(found).bit_length())))
+    assert opened.get_attribute("#promise", "x") == f"{alone['ends'][0]:g}%"

@@ -163,7 +163,8 @@ def test_the_legend_lists_what_is_drawn_and_nothing_else(page: Open) -> None:
         return [...new Set(data.devices.flatMap((one) => one.details.map((detail) => data.slots[detail[1]])))]; }"""
     )
     listed = opened.eval_on_selector_all("#legend li", "items => items.map((one) => one.dataset.slot)")
-    assert sorted(listed) == sorted(drawn_slots)
+    overview = opened.eval_on_selector_all("#overview path", "paths => paths.map((one) => one.classList[0].slice(2))")
+    assert sorted(listed) == sorted({*drawn_slots, *overview})
     colours = [style(opened, f"c-{slot}") for slot in listed]
     assert len(set(colours)) == len(colours)
 

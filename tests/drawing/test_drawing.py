@@ -75,6 +75,25 @@ def test_idle_time_knows_its_cause_and_who_was_at_work() -> None:
     }
 
 
+def annotated(name: str) -> list[b.Event]:
+    """A range around an operator that launches a kernel of 100 µs, with a call of its own that launches one of 50."""
+    return [
+        b.annotation(name, 0, 400), b.op("aten::mm", 20, 100), b.call(30, 60, 1), b.kernel(110, 210, 1, "sgemm"),
+        b.call(120, 140, 2), b.kernel(220, 270, 2, "relu_kernel"),
+    ]  # fmt: skip
+
+
+def test_ranges_enclose_what_is_launched_inside_them() -> None:
+    """In flame graphs and stacks, operators or not inside them."""
+    (drawing,) = drawn(b.trace(*annotated("forward")), window="gpu")[1]
+    found = [(node.depth, node.name, node.kind, node.colour, node.ns) for node in drawing.by_time]
+    assert found[0] == (0, "forward", "range", "host-range", 150_000)
+    assert (1, "aten::mm", "operator", "host-operator", 100_000) in found
+    assert (2, "sgemm", "kernel", "gemm", 100_000) in found
+    assert (1, "relu", "kernel", "elementwise", 50_000) in found
+    assert {one.stack for one in drawing.details if one.name in ("sgemm", "relu")} == {("forward",)}
+
+
 def test_records_of_a_thread_are_nested_by_what_is_around_them() -> None:
     start, end = np.array([0, 1, 2, 4, 6, 9, 10]), np.array([8, 5, 3, 5, 7, 12, 11])
     assert [rows.tolist() for rows in nested(start, end, 8)] == [[0, 5], [1, 4, 6], [2, 3]]
@@ -126,6 +145,20 @@ def test_each_subset_of_fixes_saves_what_what_if_says(sample: Callable[[str], Pa
         (what,) = examine([trace], Request(what_if=chosen))[0].what_if
         assert variant.saving_ns == what.saving_ns
         assert variant.strip.end_ns - variant.strip.start_ns <= 1.02 * (fixes.before.end_ns - fixes.before.start_ns)
+
+
+def test_a_rank_s_fixes_are_priced_with_what_the_other_ranks_say(sample: Callable[[str], Path]) -> None:
+    """Overlap saves a rank no more than it moves bytes for; how much it waits for others only all ranks can tell."""
+    traces = [read(sample(f"comm-bound-rank-rank{i}")) for i in range(2)]
+    advice, drawings = drawn(*traces)
+    fixes = next(one.fixes for one in drawings if one.fixes)
+    assert "comm-overlap" in fixes.rules
+    for variant in fixes.variants:
+        chosen = ",".join(fixes.rules[i] for i in variant.fixes)
+        found = examine(traces, Request(what_if=chosen))[0].what_if
+        assert variant.saving_ns in [what.saving_ns for what in found]
+    finding = next(one for one in advice.findings if one.rule == fixes.rules[0])
+    assert fixes.variants[0].saving_ns == finding.alone_ns
 
 
 def test_the_memory_curve_reaches_the_peak(sample: Callable[[str], Path]) -> None:

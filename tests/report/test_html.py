@@ -19,7 +19,7 @@ from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.report.html import charts
 from gpu_trace_advisor.report.html import page as html
-from gpu_trace_advisor.report.html.environment import SCRIPTS, STYLES
+from gpu_trace_advisor.report.html.environment import SCRIPTS, STYLES, interval
 from gpu_trace_advisor.report.html.environment import read as template
 from gpu_trace_advisor.report.html.palette import SLOTS
 from gpu_trace_advisor.report.html.timeline import device_data
@@ -209,6 +209,14 @@ def test_the_bar_covers_the_wall_exactly(loader: tuple[Advice, list[Drawing]]) -
     assert sum(part.ns for part in parts) == one.wall_ns
     assert parts[-1].x + parts[-1].width == pytest.approx(100, abs=0.01)
     assert len({part.id for part in parts}) == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [((0, 2_130_000), "up to 2.13 ms"), ((0, 0), "0 ns"), ((12_300_000, 15_500_000), "12.3 to 15.5 ms")],
+)
+def test_an_interval_from_nothing_is_a_bound(ends: tuple[int, int], expected: str) -> None:
+    assert interval(ends) == expected
 
 
 def test_steps_that_are_longer_are_marked() -> None:

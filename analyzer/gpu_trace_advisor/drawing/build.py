@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -31,8 +32,16 @@ def draw(advice: Advice, views: Sequence[DeviceWindow], traces: Sequence[Trace] 
         return [draw_host(trace, advice.host.steps) for trace in traces[:1]] if advice.host else []
     first = focus(advice.devices, advice.ranks)
     devices = {place_of(device): device for device in advice.devices}
-    pairs = [(view, devices[view.place]) for view in views if view.place in devices]
+    pairs = [(asked(view, views, advice), devices[view.place]) for view in views if view.place in devices]
     return [draw_device(view, advice.findings_of(device), whole=device is first) for view, device in pairs]
+
+
+def asked(view: DeviceWindow, views: Sequence[DeviceWindow], advice: Advice) -> DeviceWindow:
+    """The view as rules were asked about it: with those beside it, and what is known of all ranks."""
+    peers = tuple(other for other in views if other.trace is view.trace)
+    if len(peers) == 1 and advice.ranks is None:
+        return view
+    return replace(view, peers=peers, run=advice.ranks)
 
 
 def draw_device(view: DeviceWindow, findings: Sequence[Finding] = (), *, whole: bool = True) -> Drawing:

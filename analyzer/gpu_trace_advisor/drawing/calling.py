@@ -13,6 +13,7 @@ from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64, Kind, Trace
 
 MODULE = "nn.Module: "
+_KINDS = {int(Kind.OPERATOR): "operator", int(Kind.PYTHON): "python", int(Kind.RANGE): "range"}
 DEEPEST = 64  # levels of a tree; a recursion that goes deeper ends there
 
 
@@ -56,18 +57,20 @@ class Callers:
         """[nodes] for people."""
         return ["", *(readable_host(self.trace, row) for row in self.row[1:].tolist())]
 
-    def kind(self, node: int) -> str:
-        """What a node is, as `Flame.kind`."""
-        kind = self.trace.kind[self.row[node]]
-        if kind == Kind.PYTHON:
-            return "module" if self.names[node].startswith(MODULE) else "python"
-        return "operator"
+    @cached_property
+    def kinds(self) -> list[str]:
+        """[nodes] what each one is, as `Flame.kind`."""
+        found = [_KINDS[kind] for kind in self.trace.kind[self.row[1:]].tolist()]
+        modules = (
+            "module" if name.startswith(MODULE) else kind for name, kind in zip(self.names[1:], found, strict=True)
+        )
+        return ["", *modules]
 
 
 def callers(host: Host, launching: Index) -> Callers:
     """The tree of the process's launching threads; a runtime call is no node, it belongs to what it is called in."""
-    trace, parent = host.trace, host.parent
-    nests = (trace.kind == Kind.OPERATOR) | (trace.kind == Kind.PYTHON)
+    trace, parent = host.trace, host.around(launching.tolist())
+    nests = np.isin(trace.kind, (Kind.OPERATOR, Kind.PYTHON, Kind.RANGE))
     rows = np.flatnonzero(np.isin(trace.thread, launching) & nests)
     rows = rows[(host.doing[rows] != HostActivity.STEP) & told_rows(trace, host.doing, rows)]
     told = np.zeros(len(trace) + 1, np.bool_)  # the last one for rows that nothing is around

@@ -51,9 +51,10 @@ class Details:
 def stack_of(callers: Callers, node: int) -> tuple[str, tuple[str, ...]]:
     """The innermost operator of a node, and the modules and lines around it."""
     chain = callers.chain(node)
-    operators = [one for one in chain if callers.kind(one) == "operator"]
-    around = tuple(callers.names[one].removeprefix(MODULE) for one in chain if callers.kind(one) != "operator")
-    return callers.names[operators[-1]] if operators else "", around[-DEEP:]
+    kinds, names = callers.kinds, callers.names
+    operators = [one for one in chain if kinds[one] == "operator"]
+    around = tuple(names[one].removeprefix(MODULE) for one in chain if kinds[one] != "operator")
+    return names[operators[-1]] if operators else "", around[-DEEP:]
 
 
 def text_codes(trace: Trace, argument: str, rows: Index) -> Int64:

@@ -7,15 +7,15 @@ from itertools import combinations
 
 import numpy as np
 
-from gpu_trace_advisor.advice.build import fixes_of
-from gpu_trace_advisor.advice.ranking import distrust
+from gpu_trace_advisor.advice.build import claims_of
+from gpu_trace_advisor.advice.ranking import alone, distrust, together
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.drawing.coverage import strip
 from gpu_trace_advisor.drawing.model import Coverage, FixedWindow, Fixes
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.replay.sweep import Replay, moved, replay, wall_ns
-from gpu_trace_advisor.rulekit.rule import Finding, Rule
+from gpu_trace_advisor.rulekit.rule import Claim, Finding, Rule
 from gpu_trace_advisor.timelines.steps import Step
 
 MOST = 4  # fixes whose subsets are replayed: fifteen of them
@@ -27,28 +27,29 @@ def subsets(view: DeviceWindow, findings: Sequence[Finding], rules: Sequence[Rul
     if distrust(view):
         return None
     known = {rule.id: rule for rule in rules}
-    chosen: list[tuple[Finding, list[Fix]]] = []
+    chosen: list[tuple[Finding, list[Claim]]] = []
     for finding in findings:
-        fixes, why = fixes_of(view, known[finding.rule]) if finding.saving_ns and finding.rule in known else ([], "")
-        refused = why or not fixes or any(fix.refuses(view.graph) for fix in fixes)
+        claims, why = claims_of(view, known[finding.rule]) if finding.saving_ns and finding.rule in known else ([], "")
+        refused = why or not claims or any(claim.fix and claim.fix.refuses(view.graph) for claim in claims)
         if not refused and all(finding.rule != other.rule for other, _ in chosen):
-            chosen.append((finding, fixes))
+            chosen.append((finding, claims))
     while (2 ** len(chosen) - 1) * len(view.graph.row) > REPLAYED or len(chosen) > MOST:
         chosen.pop()
     if not chosen:
         return None
     step = usual_step(view)
     before = drawn_step(view.program.unchanged, view, step)
+    priced = [alone(view, claims) for _, claims in chosen]
     variants = []
     for count in range(1, len(chosen) + 1):
         for which in combinations(range(len(chosen)), count):
-            priced = [fix for i in which for fix in chosen[i][1]]
-            saves = view.saving(*priced)
-            after = drawn_step(replay(_changed(view.graph, priced)), view, step)
+            mine = [one for i in which for one in priced[i]]
+            saves = together(view, mine)
+            after = drawn_step(replay(_changed(view.graph, [one.fix for one in mine])), view, step)
             variants.append(FixedWindow(which, (saves.low_ns, saves.high_ns), saves.speedup, after))
     return Fixes(
         tuple(finding.rule for finding, _ in chosen), tuple(finding.title for finding, _ in chosen),
-        step.name if step else "", before, tuple(variants),
+        step.name if step else "", view.window.wall_ns, before, tuple(variants),
     )  # fmt: skip
 
 

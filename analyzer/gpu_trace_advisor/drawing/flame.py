@@ -12,7 +12,8 @@ from gpu_trace_advisor.attribution.causes import IDLE
 from gpu_trace_advisor.drawing.calling import MODULE, Callers
 from gpu_trace_advisor.drawing.model import Flame
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.trace.kernel_names import readable
+from gpu_trace_advisor.timelines.device import COMMUNICATION
+from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.model import NONE, Int64
 
 SMALLEST = 0.002  # of the whole; what is smaller is drawn with its siblings as one
@@ -23,8 +24,9 @@ OTHERS = "others, each below 0.2 %"
 class _Node:
     name: str
     kind: str
+    colour: str
     ns: int
-    below: dict[tuple[str, str], _Node]
+    below: dict[tuple[str, str, str], _Node]
 
 
 def by_time(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
@@ -34,8 +36,14 @@ def by_time(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
     linked = timeline.linked[operations]
     node = np.where(linked, callers.of_row[np.where(linked, timeline.launch[operations], 0)], 0)
     names = view.trace.names
-    leaf = view.trace.name_code[timeline.row[operations]]
-    return _drawn(callers, node, leaf.astype(np.int64), ns, lambda code: (readable(names[code]), "kernel"))
+    copies = timeline.op_class[operations] > COMMUNICATION
+    leaf = 2 * view.trace.name_code[timeline.row[operations]].astype(np.int64) + copies
+
+    def called(code: int) -> tuple[str, str, str]:
+        name = names[code // 2]
+        return readable(name), "kernel", "copies" if code % 2 else kernel_class(name)
+
+    return _drawn(callers, node, leaf, ns, called)
 
 
 def by_idle(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
@@ -53,22 +61,25 @@ def by_idle(view: DeviceWindow, callers: Callers) -> tuple[Flame, ...]:
     if not nodes:
         return ()
     node, cause, ns = map(np.concatenate, (nodes, causes, times))
-    return _drawn(callers, node, cause, ns, lambda code: (IDLE[code], "cause"))
+    return _drawn(callers, node, cause, ns, lambda code: (IDLE[code], "cause", IDLE[code]))
 
 
 def _drawn(
-    callers: Callers, node: Int64, leaf: Int64, ns: Int64, tell: Callable[[int], tuple[str, str]]
+    callers: Callers, node: Int64, leaf: Int64, ns: Int64, tell: Callable[[int], tuple[str, str, str]]
 ) -> tuple[Flame, ...]:
     width = int(leaf.max(initial=0)) + 1
     key, which = np.unique(node.astype(np.int64) * width + leaf, return_inverse=True)
     total = np.bincount(which, ns, len(key)).astype(np.int64)
-    root = _Node("", "", int(total.sum()), {})
+    root = _Node("", "", "", int(total.sum()), {})
+    drawn = [
+        (name.removeprefix(MODULE), kind, f"host-{kind}")
+        for name, kind in zip(callers.names, callers.kinds, strict=True)
+    ]
     for code, time in zip(key.tolist(), total.tolist(), strict=True):
         at, last = divmod(code, width)
         here = root
-        steps = [(callers.names[one].removeprefix(MODULE), callers.kind(one)) for one in callers.chain(at)]
-        for name, kind in [*steps, tell(last)]:
-            here = here.below.setdefault((name, kind), _Node(name, kind, 0, {}))
+        for one in [*(drawn[node] for node in callers.chain(at)), tell(last)]:
+            here = here.below.setdefault(one, _Node(*one, 0, {}))
             here.ns += time
     found: list[Flame] = []
     _lay(root, 0, 0, max(root.ns * SMALLEST, 1), found)
@@ -82,8 +93,8 @@ def _lay(node: _Node, depth: int, start: int, least: float, found: list[Flame]) 
         if child.ns < least:
             small += child.ns
             continue
-        found.append(Flame(child.name, child.kind, depth, start, child.ns))
+        found.append(Flame(child.name, child.kind, child.colour, depth, start, child.ns))
         _lay(child, depth + 1, start, least, found)
         start += child.ns
     if small >= least:
-        found.append(Flame(OTHERS, "others", depth, start, small))
+        found.append(Flame(OTHERS, "others", "other", depth, start, small))

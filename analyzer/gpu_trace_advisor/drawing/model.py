@@ -100,7 +100,9 @@ class Flame:
 
     name: str
     kind: str
-    """`module`, `python`, `operator`, `range`, `kernel` or `cause`."""
+    """`module`, `python`, `operator`, `range`, `kernel`, `cause` or `others`."""
+    colour: str
+    """As of a detail: a kernel's class, an idle cause, or what a host record is."""
     depth: int
     start_ns: int
     """Where it begins when siblings stand side by side."""
@@ -128,6 +130,8 @@ class Fixes:
     titles: tuple[str, ...]
     step: str
     """The step that is drawn; empty for the whole window."""
+    wall_ns: int
+    """The window's, of which the savings are."""
     before: Coverage
     variants: tuple[FixedWindow, ...]
 

@@ -211,7 +211,7 @@ class _Pipeline:
             if isinstance(found, Analysed):
                 windows += found.views
                 traces.append(found.trace)
-        return draw(advice, [replace(view, run=advice.ranks) for view in windows], traces)
+        return draw(advice, windows, traces)
 
     def _nothing(self, found: Mapping[str, Result]) -> NoReturn:
         """There is nothing to show: why."""

@@ -187,6 +187,18 @@ class Host:
         rows = _rows_by_thread(self.trace, _host_rows(self.trace, self.process), self.launching)
         return {thread: _flatten(self.trace, self.doing, mine) for thread, mine in rows.items()}
 
+    def around(self, threads: Sequence[int]) -> Int32:
+        """[n] the innermost record around each row, as `parent`, on these threads annotations among them."""
+        here = np.isin(self.trace.thread, threads)
+        if not (here & (self.doing == HostActivity.RANGE)).any():
+            return self.parent
+        found = self.parent.copy()
+        nests = (self.doing != HostActivity.STEP) & (self.doing != HostActivity.NOTHING)
+        for rows in _rows_by_thread(self.trace, here & nests, threads).values():
+            found[rows] = NONE
+            _sweep(self.trace, self.doing, rows, (found,))
+        return found
+
     def covering(self, thread: int, start: int, end: int) -> int:
         """The deepest operator or frame of a thread that covers at least half of [start, end), -1 for none.
 

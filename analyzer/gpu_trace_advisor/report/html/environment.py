@@ -34,8 +34,8 @@ from gpu_trace_advisor.units import duration, percent, share, size
 
 STYLES = ("base.css", "first_screen.css", "tables.css", "timeline.css", "figures.css", "narrow.css", "print.css")
 SCRIPTS = (
-    "page.js", "tables.js", "copying.js", "bar.js", "fixes.js", "flame.js", "timeline_model.js", "timeline_view.js",
-    "timeline_paint.js", "selection.js", "search.js", "places.js", "links.js", "controls.js", "start.js",
+    "page.js", "tables.js", "copying.js", "bar.js", "fixes.js", "flame.js", "heat.js", "timeline_model.js", "timeline_view.js",
+    "timeline_paint.js", "timeline_frame.js", "selection.js", "search.js", "places.js", "links.js", "controls.js", "start.js",
 )  # fmt: skip
 """Concatenated in this order: each may use what those before it declare."""
 
@@ -108,10 +108,12 @@ def _finalize(value: Any) -> Any:
 
 
 def interval(ends: tuple[int, int], form: Callable[[int], str] = duration) -> str:
-    """`12.3 to 15.5 ms`; one number where both are alike."""
+    """`12.3 to 15.5 ms`, `up to 15.5 ms`; one number where both are alike."""
     low, high = form(ends[0]), form(ends[1])
     if low == high:
         return high
+    if not ends[0]:
+        return f"up to {high}"
     number, _, unit = low.rpartition(" ")
     return f"{number if high.endswith(' ' + unit) else low} to {high}"
 

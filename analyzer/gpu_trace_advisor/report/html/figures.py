@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gpu_trace_advisor.drawing.model import Coverage, Drawing, Fixes, Flame, HeatRow, MemoryCurve
 from gpu_trace_advisor.ranks.model import PHASES, RankRow, RankSet
 from gpu_trace_advisor.report.html.palette import SLOTS, labels, slot_of
+from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.timelines.steps import Step
 from gpu_trace_advisor.units import duration, share
 
 LEVELS = 8  # shades of a heat strip
 HEAT_ROWS = 8
+LONGEST_NAME = 120  # characters of a step's name
 DEEPEST = 16  # rows of a flame graph
 RANKS = 64  # drawn on one axis
 LINKS = 40  # collectives drawn between ranks, those that cost most
@@ -39,26 +43,40 @@ def paths(coverage: Coverage) -> list[tuple[str, str]]:
     return found
 
 
+def slots(*coverages: Coverage) -> set[str]:
+    """The colours of what they draw."""
+    return {slot_of(name) for coverage in coverages for name in coverage.shares}
+
+
 def bins(coverage: Coverage) -> int:
     """Parts of a coverage."""
     return len(next(iter(coverage.shares.values()), [0]))
 
 
-def strips(fixes: Fixes) -> list[dict[str, object]]:
-    """What the script shows for each subset of the fixes: which, what it saves, and its strip, as wide as its time."""
-    whole = max(fixes.before.end_ns - fixes.before.start_ns, 1)
-    return [
-        {
-            "fixes": list(variant.fixes),
-            "saves": list(variant.saving_ns),
-            "speedup": [round(end, 4) for end in variant.speedup],
-            "ns": variant.strip.end_ns - variant.strip.start_ns,
-            "width": round(100 * (variant.strip.end_ns - variant.strip.start_ns) / whole, 3),
-            "bins": bins(variant.strip),
-            "paths": paths(variant.strip),
-        }
-        for variant in fixes.variants
-    ]
+def strips(fixes: Fixes) -> list[dict[str, Any]]:
+    """What the script shows for each subset of the fixes: which, what it saves, and its strip, as wide as its time.
+
+    `expects` is how long what is drawn will take with the savings that are promised, `ends` where that is on the strip.
+    """
+    before = max(fixes.before.end_ns - fixes.before.start_ns, 1)
+    found = []
+    for variant in fixes.variants:
+        ns = variant.strip.end_ns - variant.strip.start_ns
+        left = [1 - saved / max(fixes.wall_ns, 1) for saved in reversed(variant.saving_ns)]
+        found.append(
+            {
+                "fixes": list(variant.fixes),
+                "saves": list(variant.saving_ns),
+                "speedup": [round(end, 4) for end in variant.speedup],
+                "expects": [round(before * part) for part in left],
+                "ends": [round(100 * part, 3) for part in left],
+                "ns": ns,
+                "width": round(100 * ns / before, 3),
+                "bins": bins(variant.strip),
+                "paths": paths(variant.strip),
+            }
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -73,11 +91,6 @@ class FlameBox:
     tip: str
 
 
-FLAME_COLOURS = {
-    "module": "host-module", "python": "host-python", "operator": "host-operator", "kernel": "kernels", "others": "other",
-}  # fmt: skip
-
-
 def flame_boxes(nodes: Sequence[Flame]) -> list[FlameBox]:
     """The boxes of a flame graph, the outermost row first."""
     whole = max(sum(node.ns for node in nodes if node.depth == 0), 1)
@@ -86,11 +99,15 @@ def flame_boxes(nodes: Sequence[Flame]) -> list[FlameBox]:
         if node.depth >= DEEPEST:
             continue
         name = labels.get(node.name, node.name) if node.kind == "cause" else node.name
-        colour = slot_of(node.name) if node.kind == "cause" else FLAME_COLOURS[node.kind]
         tip = f"{name}: {duration(node.ns)}, {share(node.ns, whole)}"
         found.append(
             FlameBox(
-                round(100 * node.start_ns / whole, 4), round(100 * node.ns / whole, 4), node.depth, name, colour, tip
+                round(100 * node.start_ns / whole, 4),
+                round(100 * node.ns / whole, 4),
+                node.depth,
+                name,
+                slot_of(node.colour),
+                tip,
             )
         )
     return found
@@ -105,13 +122,19 @@ class HeatStrip:
     shades: list[tuple[int, str]]
     """(1 to LEVELS, path in a box as wide as there are steps and 1 high)."""
     tip: str
-    total_ns: int
+    usual_ns: int
+    """In the median step."""
+
+
+def waits(rows: Sequence[HeatRow]) -> list[HeatRow]:
+    """The causes with most time besides kernels, as many as are drawn."""
+    return [row for row in rows if row.cause != "kernels"][:HEAT_ROWS]
 
 
 def heat_strips(rows: Sequence[HeatRow], names: Sequence[str]) -> list[HeatStrip]:
-    """The causes with most time; the darker, the more of the step that has most of it."""
+    """One for each cause; the darker, the more of the step that has most of it."""
     found = []
-    for row in [row for row in rows if row.cause != "kernels"][:HEAT_ROWS]:
+    for row in waits(rows):
         top = max(row.ns)
         shades: dict[int, list[str]] = {}
         for i, ns in enumerate(row.ns):
@@ -119,12 +142,25 @@ def heat_strips(rows: Sequence[HeatRow], names: Sequence[str]) -> list[HeatStrip
             if level:
                 shades.setdefault(level, []).append(f"M{i} 0h1v1h-1z")
         label = labels.get(row.cause, row.cause)
-        most = row.ns.index(top)
         usual = sorted(row.ns)[len(row.ns) // 2]
-        tip = f"{label}: {duration(usual)} in the median step, most in {names[most]} with {duration(top)}"
+        tip = f"{label}: {duration(usual)} in the median step, most in {names[row.ns.index(top)]} with {duration(top)}"
         each = [(level, "".join(path)) for level, path in sorted(shades.items())]
-        found.append(HeatStrip(label, slot_of(row.cause), each, tip, sum(row.ns)))
+        found.append(HeatStrip(label, slot_of(row.cause), each, tip, usual))
     return found
+
+
+def heat_cells(rows: Sequence[HeatRow], steps: Sequence[Step]) -> dict[str, Any]:
+    """What the script says of each cell: the steps' names and lengths, and each cause's time in them."""
+    shown = waits(rows)
+    if not shown:
+        return {"steps": [], "ns": [], "causes": []}
+    drawn = steps[: len(shown[0].ns)]
+    ends = [*(step.start_ns for step in steps[1 : len(drawn)]), drawn[-1].end_ns]
+    return {
+        "steps": [shareable(step.name)[:LONGEST_NAME] for step in drawn],
+        "ns": [end - step.start_ns for step, end in zip(drawn, ends, strict=True)],
+        "causes": [[labels.get(row.cause, row.cause), *row.ns] for row in shown],
+    }
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def render(
     skipped = skipped_rules(advice)
     data = _data(drawn, host, findings)
     run = advice.ranks if advice.ranks and advice.ranks.matched else None
+    axis = figures.rank_axis(run, [one for _, one in drawn]) if run else None
     return environment().get_template("report.html").render(
         advice=advice,
         device=device,
@@ -65,10 +66,14 @@ def render(
         roof=charts.roof(first.roofline, device.wall_ns) if first and device else None,
         run=run,
         job=_job(run) if run else [],
-        axis=figures.rank_axis(run, [one for _, one in drawn]) if run else None,
+        axis=axis,
         views=[device_label(of, advice.devices) for of, _ in drawn],
         summed=any(one["whole"] is not None for one in data["devices"]),
-        legend=legend(_colours(data)),
+        legend=legend(_colours(data) | (figures.slots(timeline.overview) if timeline else set())),
+        axis_legend=legend(slot for lane in axis.lanes for slot, _ in lane.paths) if axis else [],
+        fixes_legend=legend(figures.slots(first.fixes.before, *(one.strip for one in first.fixes.variants)))
+        if first and first.fixes
+        else [],
         origin_ns=timeline.origin_ns if timeline else 0,
         skipped=skipped,
         unasked=[one for one in skipped if "nothing of the kind" not in one[1]],
@@ -120,12 +125,14 @@ def _data(
         devices.append({"label": shareable(device_label(of)), **data})
     if not drawn and host is not None and host.lanes:
         devices.append({"label": "host", **device_data(host)})
-    fixes = drawn[0][1].fixes if drawn else None
+    first = drawn[0][1] if drawn else None
+    fixes = first.fixes if first else None
     return {
         "slots": SLOTS,
         "labels": [label for _, label in legend(SLOTS)],
         "devices": devices,
         "fixes": figures.strips(fixes) if fixes else [],
+        "heat": figures.heat_cells(first.heat, first.steps) if first else None,
     }
 
 

@@ -11,7 +11,7 @@ KERNELS = {
     "normalization": "normalization, softmax", "elementwise": "elementwise", "reduction": "reductions, sorting",
     "embedding": "gather, scatter", "optimizer": "optimizer", "layout": "copies on the GPU, transposes",
     "communication": "communication", "copies": "copies", "graph": "whole graphs", "other": "other kernels",
-    "kernels": "kernels",
+    "kernels": "kernels of any class",
 }  # fmt: skip
 """Colours of GPU work, with what they are called."""
 HOST = {
