@@ -1,14 +1,15 @@
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.attribution import HOST
 from gpu_trace_advisor.attribution.causes import CODE
+from gpu_trace_advisor.columns.codes import numbered
+from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.evidence import at_ms, python_line
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
-from gpu_trace_advisor.trace.model import NONE
+from gpu_trace_advisor.trace.model import NONE, Index, Int64
 from gpu_trace_advisor.units import duration, percent, share, times
 
 FROM = 0.03  # of the wall in one frame: less is not worth a line of its own
@@ -70,32 +71,31 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: queued work hides them, none takes 3 % of the wall, or Python as a whole is the matter.
     """
     window, trace = view.window, view.trace
-    of_name, starts, first, host = Counter[int](), dict[int, list[int]](), dict[int, int](), 0
-    count = Counter[int]()
+    code, host = CODE["python"], 0
+    rows, starts, times_ns = [], [], []
     for part, ns in view.attribution.pieces.clipped(window.start_ns, window.end_ns):
         host += int(ns[(ns > 0) & (part.side == HOST)].sum())
-        for i in np.flatnonzero((part.cause == CODE["python"]) & (ns > 0) & (part.row != NONE)).tolist():
-            row = int(part.row[i])
-            name = int(trace.name_code[row])
-            of_name[name] += int(ns[i])
-            count[name] += 1
-            first.setdefault(name, row)
-            starts.setdefault(name, []).append(int(part.start[i]))
+        at = where((part.cause == code) & (ns > 0) & (part.row != NONE))
+        rows.append(part.row[at])
+        starts.append(part.start[at])
+        times_ns.append(ns[at])
     python = view.causes.get("python", 0)
-    if python >= ALL_OF_PYTHON[0] * host and host >= ALL_OF_PYTHON[1] * window.wall_ns:
+    if not rows or (python >= ALL_OF_PYTHON[0] * host and host >= ALL_OF_PYTHON[1] * window.wall_ns):
         return
-    blocks = [(name, ns) for name, ns in of_name.most_common(FRAMES) if ns >= FROM * window.wall_ns]
+    row, start, ns = np.concatenate(rows), np.concatenate(starts), np.concatenate(times_ns)
+    names, of = numbered(trace.name_code[row])
+    total = np.zeros(len(names), np.int64)
+    np.add.at(total, of, ns)
+    most = np.argsort(-total, kind="stable")[:FRAMES]
+    blocks = [of == name for name in most.tolist() if total[name] >= FROM * window.wall_ns]
     if not blocks:
         return
-    lost = sum(ns for _, ns in blocks)
-    evidence = tuple(
-        Evidence(trace.label(first[name]), count[name], ns, at_ms(view, starts[name]), python_line(view, first[name]))
-        for name, ns in blocks
-    )
-    told = "; ".join(f"{one.what} for {duration(one.ns or 0)}, {times(one.count)}" for one in evidence)
+    evidence = tuple(_evidence(view, row[block], start[block], ns[block]) for block in blocks)
+    lost = sum(one.ns or 0 for one in evidence)
+    functions = "; ".join(f"{one.what} for {duration(one.ns or 0)}, {times(one.count)}" for one in evidence)
     yield Claim(
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do while Python runs "
-        f"{told}.",
+        f"{functions}.",
         named={"python": lost},
         how=f"Make {evidence[0].what} faster, do it in another thread, or after the next step has been launched.",
         fix=host_fix(
@@ -104,9 +104,17 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
         ),
         evidence=evidence,
         formula="idle time whose deciding host record is one of these frames: "
-        + " + ".join(f"{ns / 1e6:,.3f}" for _, ns in blocks)
+        + " + ".join(f"{(one.ns or 0) / 1e6:,.3f}" for one in evidence)
         + " ms",
         wait=True,
         at_most_ns=lost,
         doubts=("stacks were recorded, which slows Python down",) if trace.has_frames else (),
     )  # fmt: skip
+
+
+def _evidence(view: DeviceWindow, row: Index, start: Int64, ns: Int64) -> Evidence:
+    """What one function costs."""
+    first = int(row[0])
+    return Evidence(
+        view.trace.label(first), len(row), int(ns.sum()), at_ms(view, start.tolist()), python_line(view, first)
+    )
