@@ -8,6 +8,8 @@ from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.model import Bool
 from gpu_trace_advisor.units import duration, share
 
+LATE = 0.03  # of the wall: less is not worth a line
+
 
 @rule(
     title="Not all of the GPU's work was recorded",
@@ -33,6 +35,14 @@ from gpu_trace_advisor.units import duration, share
         scale: 1ms
         """,
             "A launched kernel waits for work that was cut away.",
+        ),
+        case(
+            """
+        host a.S.b.S===============================
+        s7   .a..............................bbbbbb
+        scale: 1ms
+        """,
+            "The device was empty when it was launched: it began late.",
         ),
     ),
     quiet=(
@@ -111,6 +121,20 @@ def trace_quality(view: DeviceWindow) -> Iterator[Claim]:
             grade="modelled",
             unpriced="what the trace does not hold cannot be saved",
             first=True,
+        )
+    late = int(waits.ns[waits.late].sum())
+    if late >= LATE * window.wall_ns:
+        yield Claim(
+            title="The GPU begins late",
+            message=f"{share(late, window.wall_ns)} of the wall ({duration(late)}) submitted operations waited although the GPU "
+            "had nothing else to do: what was launched before was done.",
+            named={"device-unknown": late},
+            how="A first launch loads code: record warm steps. Under WSL2 launches are handed over in batches: measure on Linux "
+            "itself. Else look for another process on this GPU (nvidia-smi), or for memory being allocated just before.",
+            evidence=(_where("late starts", view, waits, waits.late),),
+            formula=f"waits of over {CUT_NS / 1e6:g} ms of operations submitted to a device that was empty: {late / 1e6:,.3f} ms",
+            grade="modelled",
+            unpriced="no change of the program is known to save it",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 
-from tests.build import Event, advice, annotation, call, event, frame, kernel, op, step, trace
+from tests.build import Event, advice, annotation, call, event, frame, kernel, memset, op, step, sync, trace
 
 
 def health(*events: Event, **request: str) -> dict[str, int]:
@@ -50,6 +50,59 @@ def test_cut(ms: float, cut: bool) -> None:
     assert ("cut" in found) == cut
     if cut:
         assert "do not call this time idle" in message("cut", *waits(ms))
+
+
+@pytest.mark.parametrize(
+    ("before", "kind"),
+    [
+        ([sync(560, 615)], "late-start"),  # all was done when it was launched
+        ([sync(560, 615, "cudaStreamSynchronize")], "late-start"),
+        ([sync(560, 615, "cudaEventSynchronize")], "cut"),  # the event may be an old one
+        ([sync(560, 615), call(617, 619, 99)], "cut"),  # what this launched was not recorded
+        ([call(-200_000, -20, 0, "cudaFree")], "late-start"),  # creates the context: there was nothing before
+        ([call(-200_000, -20, 0, "cuInit")], "late-start"),
+        ([call(100, 300, 0, "cuInit")], "cut"),  # of a second library
+    ],
+)
+def test_work_that_was_cut_away_needs_a_possibility(before: list[Event], kind: str) -> None:
+    assert {"cut", "late-start"} & set(health(*before, *waits(3))) == {kind}
+
+
+def test_a_late_start_is_said_as_such() -> None:
+    found = advice(sync(560, 615), *waits(30))
+    assert "the GPU began late although it had nothing else to do" in found.verdict
+    (finding,) = [finding for finding in found.findings if finding.rule == "trace-quality"]
+    assert (finding.title, finding.saving_ns) == ("The GPU begins late", None)
+
+
+def test_a_front_that_was_cut_is_found_behind_a_moment_on_another_stream() -> None:
+    """A set of 3 ns, then 100 ms in which the first kernel of the other stream waits for work from before the recording."""
+    events = [
+        call(0, 2, 1, "cudaMemsetAsync"), memset(4, 4.003, 1, stream=20), call(10, 14, 2),
+        *(kernel(100_000 + 60 * i, 100_050 + 60 * i, 2 + i) for i in range(1)), sync(20, 100_060),
+        *(event for i in range(5) for event in (
+            call(100_100 + 100 * i, 100_104 + 100 * i, 10 + i), kernel(100_105 + 100 * i, 100_160 + 100 * i, 10 + i)
+        )),
+    ]  # fmt: skip
+    assert health(*events)["cut"] == 1
+
+
+# Thinned recordings
+
+
+@pytest.mark.parametrize(("apart", "thin"), [(150, True), (30, False)])
+def test_next_to_nothing_of_the_calls_is_counted_in(apart: int, thin: bool) -> None:
+    """Launches whose ids are so far apart; the smallest and the largest id are another session's."""
+    ids = [7, *(1_000 + apart * i for i in range(300)), 9_000_000]
+    events = [
+        event for i, number in enumerate(ids) for event in (
+            op("aten::mul", 20 * i, 20 * i + 12), call(20 * i + 6, 20 * i + 12, number),
+            kernel(20 * i + 14, 20 * i + 19, number, f"kernel_{i % 10}"),
+        )
+    ]  # fmt: skip
+    found = advice(*events)
+    assert ("thinned" in {note.code for note in found.health}) == thin
+    assert ("cuda-graphs" in {finding.rule for finding in found.findings}) != thin
 
 
 def test_hole_inside_a_replay() -> None:

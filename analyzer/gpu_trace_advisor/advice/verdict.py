@@ -117,6 +117,9 @@ def _of_steps(device: DeviceAdvice, ns: int) -> str:
 def not_recorded(device: DeviceAdvice) -> str:
     """What would have to be recorded to name the unattributed time; continues "in … % of the time"."""
     if device.ns_of("device-unknown") > device.ns_of("host-unknown"):
+        codes = {note.code for note in device.health}
+        if "late-start" in codes and not codes.intersection(FIRST_WORDS):
+            return "the GPU began late although it had nothing else to do (a first launch, WSL2, another process on it)"
         return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
     return f"the host did what was not recorded: {record_host(device)}"
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.analysis.health import CUT_NS, unexplained
+from gpu_trace_advisor.analysis.health import unexplained
 from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
 from gpu_trace_advisor.analysis.summary import inside
 from gpu_trace_advisor.analysis.unrecorded import unrecorded
-from gpu_trace_advisor.attribution import START_UP, SUBMITTED, Attribution, TimeSlice
+from gpu_trace_advisor.attribution import START_UP, Attribution, TimeSlice
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import ascending, grouped
@@ -390,8 +390,8 @@ def _cut_front(attribution: Attribution, step: Step) -> str | None:
     if step.start_ns > timeline.span_ns[0]:
         return None
     found = unexplained(attribution, Window("", step.start_ns, timeline.span_ns[0], ""))
-    cut = int(found.ns[found.side == SUBMITTED].sum())
-    if cut < CUT_NS:
+    cut = int(found.ns[found.cut].sum())
+    if not cut:
         return None
     return f"its first operation waited {duration(cut)} for work that was cut away"
 

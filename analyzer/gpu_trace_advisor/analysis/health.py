@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpu_trace_advisor.analysis.proven_empty import proven_empty
 from gpu_trace_advisor.analysis.summary import lost_launches
 from gpu_trace_advisor.attribution import HOST, START_UP, SUBMITTED, Attribution
 from gpu_trace_advisor.attribution.causes import CODE
@@ -24,6 +25,8 @@ UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
 WARM_STEPS = 2  # so many warm steps are enough to speak of
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
 CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
+THINNED = 100  # ids for each recorded call; whole recordings have up to 40
+WHOLE = 100  # calls: of fewer the ids tell nothing
 FAILED = "failed-calls"
 RECORDER_ERROR = re.compile(
     r"CUPTI_ERROR_\w+|CUDA profiling (?:might|may) have not|not collected due to", re.IGNORECASE
@@ -46,7 +49,28 @@ def check_trace(trace: Trace) -> list[Note]:
         )
     if (missing := _no_collectives(trace)) is not None:
         notes.append(missing)
-    return [*filter(None, (failures(trace), _recorder_errors(trace))), *notes]
+    return [*filter(None, (failures(trace), _recorder_errors(trace), thinned(trace))), *notes]
+
+
+def calls_made(trace: Trace) -> tuple[int, int]:
+    """How many calls with a correlation the recording holds, and how many ids there are from the first to the last of them,
+    but for one in a hundred at either end."""
+    ids = trace.correlation[trace.kind == Kind.CALL]
+    ids = ascending(ids[ids > 0])
+    few = len(ids) // 100
+    return len(ids), int(ids[-1 - few] - ids[few]) + 1 if len(ids) else 0
+
+
+def thinned(trace: Trace) -> Note | None:
+    """Next to nothing of the calls was kept. Ids count calls that no recorder tells of too, a few for each that it does."""
+    count, ids = calls_made(trace)
+    if ids < THINNED * max(count, 1) or count < WHOLE:
+        return None
+    return Note(
+        "thinned",
+        f"{count:,} calls are recorded of about {ids:,} by their ids: the recording was thinned, and nothing is counted in it",
+        ids - count,
+    )
 
 
 def failures(trace: Trace) -> Note | None:
@@ -102,6 +126,7 @@ def check_device(attribution: Attribution, window: Window, steps: Sequence[Step]
         for note in (
             _unrecorded_graph_nodes(attribution, window),
             _cut(attribution, window),
+            _late(attribution, window),
             cold(attribution, window, steps),
             _lost_kernels(timeline),
             _orphans(timeline, operations),
@@ -123,11 +148,23 @@ class Unexplained(NamedTuple):
     side: Int8
     in_graph: Bool
     """[k] a graph replay was under way, see `in_graph_replay`."""
+    empty: Bool
+    """[k] of long waits: the device is known to have been empty when the operation was submitted, see `proven_empty`."""
+
+    @property
+    def long(self) -> Bool:
+        """[k] a submitted operation waited so long that it was no usual delay."""
+        return np.asarray((self.ns >= CUT_NS) & ~self.in_graph & (self.side == SUBMITTED), np.bool_)
 
     @property
     def cut(self) -> Bool:
         """[k] the device waited for work that the recording does not hold."""
-        return np.asarray((self.ns >= CUT_NS) & ~self.in_graph & (self.side == SUBMITTED), np.bool_)
+        return self.long & ~self.empty
+
+    @property
+    def late(self) -> Bool:
+        """[k] the device had nothing to do, and began late all the same."""
+        return self.long & self.empty
 
 
 def unexplained(attribution: Attribution, window: Window) -> Unexplained:
@@ -135,9 +172,15 @@ def unexplained(attribution: Attribution, window: Window) -> Unexplained:
     found: list[tuple[Any, ...]] = []
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
         at = np.flatnonzero((part.cause == CODE["device-unknown"]) & (part.side != HOST) & (ns > 0))
-        found.append((part.start[at], ns[at], part.side[at]))
-    start, ns, side = (np.concatenate(c) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 3
-    return Unexplained(start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start))
+        found.append((part.start[at], ns[at], part.side[at], part.gap[at]))
+    columns = zip(*found, strict=True) if found else [[np.empty(0, np.int64)]] * 4
+    start, ns, side, gap = (np.concatenate(column) for column in columns)
+    waits = Unexplained(
+        start, ns, side.astype(np.int8), in_graph_replay(attribution.timeline, start), np.zeros(len(start), np.bool_)
+    )
+    long = np.flatnonzero(waits.long)
+    waits.empty[long] = proven_empty(attribution, attribution.timeline.gaps.closing[gap[long]])
+    return waits
 
 
 def in_graph_replay(timeline: Timeline, start: Int64) -> Bool:
@@ -182,6 +225,19 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
         f"{duration(int(ns[long].sum()))} in which a submitted operation waited for work that the trace does not hold: "
         "the recording was cut or started while the device was busy; do not call this time idle",
         int(long.sum()),
+    )
+
+
+def _late(attribution: Attribution, window: Window) -> Note | None:
+    found = unexplained(attribution, window)
+    ns = int(found.ns[found.late].sum())
+    if ns < UNRECORDED_SHARE * window.wall_ns or not ns:
+        return None
+    return Note(
+        "late-start",
+        f"{duration(ns)} in which a submitted operation waited although the device had nothing else to do: a launch that was "
+        "held back by the system (WSL2), a first launch, memory being set up, or another process on the device",
+        int(found.late.sum()),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.health import thinned
 from gpu_trace_advisor.reference.facts import documents, fact
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -306,6 +307,8 @@ def _needs_operators(view: DeviceWindow) -> str | None:
 
 
 def _needs_launches(view: DeviceWindow) -> str | None:
+    if note := thinned(view.trace):
+        return note.message
     linked = float(view.timeline.linked[view.operations].mean()) if len(view.operations) else 0.0
     if linked >= LINKED:
         return None
