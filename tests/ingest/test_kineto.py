@@ -101,6 +101,23 @@ def test_metadata() -> None:
     ]  # fmt: skip
 
 
+def test_what_no_gpu_can_have_is_unknown() -> None:
+    """Numbers that do not fit a column, none, less than none, or not numbers at all."""
+    found = trace(
+        kernel(1, 2),
+        deviceProperties=[
+            {"numSms": 1e30, "totalGlobalMem": -1, "computeMajor": 8, "computeMinor": -2, "l2CacheSize": 1e40},
+            {"numSms": 0, "totalGlobalMem": 1e300, "computeMajor": 1e9, "computeMinor": 0, "memoryBandwidth": -5},
+            {"numSms": 108, "totalGlobalMem": 8e10, "computeMajor": 8, "computeMinor": 0, "l2CacheSize": 4e7},
+        ],
+    )
+    assert [(d.sms, d.memory_bytes, d.compute_capability) for d in found.devices] == [
+        (None, None, None), (None, None, None), (108, 80_000_000_000, (8, 0)),
+    ]  # fmt: skip
+    assert [d.properties.get("l2CacheSize") for d in found.devices] == [None, None, 4e7]
+    assert "memoryBandwidth" not in found.devices[1].properties
+
+
 @pytest.mark.parametrize(
     ("name", "info", "rank"),
     [

@@ -32,6 +32,7 @@ from gpu_trace_advisor.trace.model import (
     Sparse,
     Thread,
     Trace,
+    plausible,
 )
 
 # Every spelling since torch 1.8, in lower case.
@@ -458,16 +459,15 @@ def _devices(metadata: dict[str, Any]) -> list[Device]:
             continue
         major, minor = _integer(properties.get("computeMajor")), _integer(properties.get("computeMinor"))
         ordinal = _integer(properties.get("id"))
-        devices.append(
-            Device(
-                ordinal=i if ordinal is None else ordinal,
-                name=str(properties.get("name") or ""),
-                sms=_integer(properties.get("numSms")),
-                memory_bytes=_integer(properties.get("totalGlobalMem")),
-                compute_capability=None if major is None or minor is None else (major, minor),
-                properties=properties,
-            )
+        device = Device(
+            ordinal=i if ordinal is None else ordinal,
+            name=str(properties.get("name") or ""),
+            sms=_integer(properties.get("numSms")),
+            memory_bytes=_integer(properties.get("totalGlobalMem")),
+            compute_capability=None if major is None or minor is None else (major, minor),
+            properties=properties,
         )
+        devices.append(plausible(device))
     return devices
 
 

@@ -6,7 +6,7 @@ Rows are sorted by (start, -end, row in the file). "None" is -1 and nothing else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -116,6 +116,30 @@ class Device:
     memory_bytes: int | None = None
     compute_capability: tuple[int, int] | None = None
     properties: dict[str, Any] = field(default_factory=dict)
+
+
+MOST_SMS = 1 << 16
+LARGEST_PROPERTY = 1 << 50  # bytes, bytes a second or counts: no GPU has more of anything
+
+
+def plausible(device: Device) -> Device:
+    """The device without what no GPU can have: numbers that are not positive, or too large to count with."""
+
+    def within(value: Any, most: int) -> bool:
+        return isinstance(value, int | float) and 0 < value <= most
+
+    capability = device.compute_capability
+    return replace(
+        device,
+        sms=device.sms if within(device.sms, MOST_SMS) else None,
+        memory_bytes=device.memory_bytes if within(device.memory_bytes, LARGEST_PROPERTY) else None,
+        compute_capability=capability if capability and 0 < capability[0] < 1000 > capability[1] >= 0 else None,
+        properties={
+            key: value
+            for key, value in device.properties.items()
+            if not isinstance(value, int | float) or within(value, LARGEST_PROPERTY)
+        },
+    )
 
 
 @dataclass(frozen=True)

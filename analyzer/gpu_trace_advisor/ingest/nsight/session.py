@@ -11,7 +11,7 @@ import numpy as np
 from gpu_trace_advisor.ingest.nsight.source import Source, distinct
 from gpu_trace_advisor.ingest.nsight.tables import process_id
 from gpu_trace_advisor.ingest.raw_events import MISSING
-from gpu_trace_advisor.trace.model import Device, Index, Int64
+from gpu_trace_advisor.trace.model import Device, Index, Int64, plausible
 
 # Commands, environments and host names stay in the file: a report is passed on more freely than a recording.
 CAPTURE_OPTIONS = re.compile(
@@ -115,7 +115,7 @@ def devices(source: Source, pids: Int64, process: Index, ordinal: Index) -> list
 
 def _device(ordinal: int, process: int, gpu: int | None, sms: int | None, facts: dict[str, Any]) -> Device:
     major, minor = facts.get("computeMajor"), facts.get("computeMinor")
-    return Device(
+    device = Device(
         ordinal=ordinal,
         name=facts.get("name", ""),
         process=process,
@@ -125,6 +125,7 @@ def _device(ordinal: int, process: int, gpu: int | None, sms: int | None, facts:
         compute_capability=(major, minor or 0) if major else None,
         properties={ours: facts[theirs] for theirs, ours in GPU_FACTS.items() if facts.get(theirs)},
     )
+    return plausible(device)
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
