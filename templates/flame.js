@@ -4,8 +4,9 @@ const NAMED = 40; // pixels of a box that gets its name
 function flameGraph(graph) {
   const boxes = all("svg", graph);
   const told = byId(`${graph.id}-box`);
-  const start = (box) => Number(box.dataset.x);
-  const end = (box) => start(box) + Number(box.dataset.w);
+  const places = new Map(boxes.map((box) => [box, ["x", "width"].map((name) => parseFloat(box.getAttribute(name)))]));
+  const start = (box) => places.get(box)[0];
+  const end = (box) => start(box) + places.get(box)[1];
   const row = (box) => Number(box.getAttribute("y"));
   const tip = (box) => box.querySelector("title").textContent;
   let [from, width] = [0, 100];
@@ -61,11 +62,11 @@ function flameGraph(graph) {
   graph.setAttribute("tabindex", 0);
   graph.setAttribute("role", "application");
   graph.addEventListener("click", (event) => {
-    const box = event.target.closest("svg[data-x]");
+    const box = event.target.closest(".flame > svg");
     if (box) enter(box);
   });
   graph.addEventListener("pointermove", (event) => {
-    const box = event.target.closest("svg[data-x]");
+    const box = event.target.closest(".flame > svg");
     if (box && box !== current) tell(box);
   });
   graph.addEventListener("keydown", (event) => {

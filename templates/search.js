@@ -15,7 +15,7 @@ function search(words) {
       detail[details.full],
       detail[details.operator],
       detail[details.shapes],
-      ...detail[details.stack],
+      ...device.stacks[detail[details.stack]],
     ];
     const text = [...told.map((one) => texts[one]), data.labels[detail[details.slot]]].join(" ").toLowerCase();
     return wanted.every((word) => text.includes(word)) ? 1 : 0;

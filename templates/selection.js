@@ -55,7 +55,7 @@ function facts([index, i]) {
     ]);
   if (lane.l && lane.l[i] >= 0)
     found.push(["launched", `${duration(lane.l[i])} before it began, at ${at(lane.start[i] - lane.l[i])}`]);
-  const stack = detail[details.stack].map((one) => device.texts[one]);
+  const stack = device.stacks[detail[details.stack]].map((one) => device.texts[one]);
   if (stack.length) found.push(["stack", stack.join("\n")]);
   return found.filter(([, value]) => value);
 }

@@ -362,7 +362,39 @@ def test_many_long_names_do_not_make_a_page_large() -> None:
     n = 1_500
     events = [b.kernel(i, i + 0.9, i + 1, f"kernel_{i:06}_" + "x" * 300) for i in range(n)]
     text = page_of(*events, window="gpu")
-    assert len(text.encode()) < 3_000_000
+    assert len(text.encode()) <= 2_500_000
+
+
+def test_many_devices_with_much_to_say_do_not_make_a_page_large() -> None:
+    """Every box of sixteen devices has a name, an operator and a stack of its own."""
+    events = []
+    for gpu in range(16):
+        for i in range(600):
+            at, n = 20 * i, 600 * gpu + i
+            events += [
+                b.frame(f"module_{n}.py({n}): forward_{n}", at, at + 19),
+                b.op(f"own::operator_{n}_{'y' * 60}", at + 1, at + 18), b.call(at + 2, at + 4, n + 1),
+                b.kernel(at + 5, at + 17, n + 1, f"kernel_{n}_{'x' * 100}", device=gpu),
+            ]  # fmt: skip
+    text = page_of(*events, window="gpu")
+    assert len(text.encode()) <= 2_500_000
+    assert len(embedded(text)["devices"]) == 16
+
+
+def test_a_flame_graph_of_many_small_parts_is_not_large() -> None:
+    events = []
+    for i in range(5_000):
+        at = 10 * i
+        events += [
+            b.op(f"own::op_{i}", at, at + 9),
+            b.call(at + 1, at + 2, i + 1),
+            b.kernel(at + 3, at + 8 + i % 7, i + 1),
+        ]
+    (drawing,) = drawn(b.trace(*events), window="gpu")[1]
+    for nodes in (drawing.by_time, drawing.by_idle):
+        assert len(nodes) <= 800
+        whole = sum(node.ns for node in nodes if node.depth == 0)
+        assert all(node.start_ns + node.ns <= whole for node in nodes)
 
 
 @pytest.mark.real

@@ -14,6 +14,7 @@ from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64, Kind, Trace
 
 MODULE = "nn.Module: "
 _KINDS = {int(Kind.OPERATOR): "operator", int(Kind.PYTHON): "python", int(Kind.RANGE): "range"}
+DEEP = 12  # of a stack that is shown, the innermost ones
 DEEPEST = 64  # levels of a tree; a recursion that goes deeper ends there
 
 
@@ -51,6 +52,20 @@ class Callers:
             found.append(node)
             node = int(self.above[node])
         return found[::-1]
+
+    def stack(self, node: int) -> tuple[str, tuple[str, ...]]:
+        """The innermost operator of a node, and the modules, ranges and lines around it."""
+        found = self._stacks.get(node)
+        if found is None:
+            kinds, names, chain = self.kinds, self.names, self.chain(node)
+            operators = [one for one in chain if kinds[one] == "operator"]
+            around = tuple(names[one].removeprefix(MODULE) for one in chain if kinds[one] != "operator")
+            found = self._stacks[node] = names[operators[-1]] if operators else "", around[-DEEP:]
+        return found
+
+    @cached_property
+    def _stacks(self) -> dict[int, tuple[str, tuple[str, ...]]]:
+        return {}
 
     @cached_property
     def names(self) -> list[str]:

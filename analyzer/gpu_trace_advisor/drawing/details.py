@@ -21,7 +21,6 @@ from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import distinct_rows, values_at
 from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind, Trace
 
-DEEP = 12  # of a stack that is shown, the innermost ones
 HOST_COLOURS = {
     HostActivity.PROFILER: "profiler", HostActivity.GARBAGE: "garbage-collection", HostActivity.DATALOADER: "dataloader",
     HostActivity.COMPILE: "compile", HostActivity.SYNC: "host-sync", HostActivity.COPY_CALL: "copies",
@@ -39,22 +38,13 @@ class Details:
     place: dict[Detail, int] = field(default_factory=dict)
 
     def code(self, detail: Detail) -> int:
-        if detail not in self.place:
-            self.place[detail] = len(self.found)
+        code = self.place.setdefault(detail, len(self.found))
+        if code == len(self.found):
             self.found.append(detail)
-        return self.place[detail]
+        return code
 
     def codes(self, each: Sequence[Detail]) -> Int64:
         return np.array([self.code(one) for one in each], np.int64)
-
-
-def stack_of(callers: Callers, node: int) -> tuple[str, tuple[str, ...]]:
-    """The innermost operator of a node, and the modules and lines around it."""
-    chain = callers.chain(node)
-    kinds, names = callers.kinds, callers.names
-    operators = [one for one in chain if kinds[one] == "operator"]
-    around = tuple(names[one].removeprefix(MODULE) for one in chain if kinds[one] != "operator")
-    return names[operators[-1]] if operators else "", around[-DEEP:]
 
 
 def text_codes(trace: Trace, argument: str, rows: Index) -> Int64:
@@ -78,14 +68,11 @@ def operation_details(view: DeviceWindow, callers: Callers, details: Details) ->
     reached = np.bincount(which, np.where(known, ideal, 0.0), count)
     took = np.bincount(which, np.where(known, timeline.length, 0), count)
     codes = np.empty(count, np.int64)
-    stacks: dict[int, tuple[str, tuple[str, ...]]] = {}
     for i, (name, op_class, at, shape, wide, threads) in enumerate(distinct):
-        if at not in stacks:
-            stacks[at] = stack_of(callers, at)
         full, short = trace.names[name], readable(trace.names[name])
         codes[i] = details.code(
             Detail(
-                short, _colour(full, op_class), "" if full == short else full, *stacks[at], _text(trace, shape),
+                short, _colour(full, op_class), "" if full == short else full, *callers.stack(at), _text(trace, shape),
                 _text(trace, wide), _text(trace, threads), min(reached[i] / took[i], 1.0) if took[i] else None,
             )
         )  # fmt: skip
@@ -114,7 +101,7 @@ def host_details(
     codes = np.empty(len(distinct), np.int64)
     for i, (_, op_class, kind, at, shape) in enumerate(distinct):
         name = readable_host(trace, int(first[i]))
-        operator, stack = stack_of(callers, at) if callers else ("", ())
+        operator, stack = callers.stack(at) if callers else ("", ())
         name = name.removeprefix(MODULE)
         colour = (
             "host-module" if op_class == HostActivity.PYTHON and trace.label(int(first[i])).startswith(MODULE) else ""
@@ -139,7 +126,7 @@ def idle_details(view: DeviceWindow, pieces: Pieces, callers: Callers, details: 
     codes = np.empty(len(distinct), np.int64)
     for i, (cause, side, modelled, named, at) in enumerate(distinct):
         evidence = readable_host(trace, int(first[i])) if named != NONE else ""
-        operator, stack = stack_of(callers, at)
+        operator, stack = callers.stack(at)
         codes[i] = details.code(
             Detail(
                 evidence, IDLE[cause], "", operator if operator != evidence else "", stack, cause=IDLE[cause],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from gpu_trace_advisor.timelines.device import COMMUNICATION
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.model import NONE, Int64
 
+MOST = 800  # boxes
 SMALLEST = 0.002  # of the whole; what is smaller is drawn with its siblings as one
-OTHERS = "others, each below 0.2 %"
+OTHERS = "others, each too small to draw"
 
 
 @dataclass
@@ -81,20 +82,21 @@ def _drawn(
         for one in [*(drawn[node] for node in callers.chain(at)), tell(last)]:
             here = here.below.setdefault(one, _Node(*one, 0, {}))
             here.ns += time
-    found: list[Flame] = []
-    _lay(root, 0, 0, max(root.ns * SMALLEST, 1), found)
+    least = max(root.ns * SMALLEST, 1)
+    while len(found := list(_laid(root, 0, 0, least))) > MOST:
+        least *= 2
     return tuple(found)
 
 
-def _lay(node: _Node, depth: int, start: int, least: float, found: list[Flame]) -> None:
+def _laid(node: _Node, depth: int, start: int, least: float) -> Iterator[Flame]:
     """The children of a node side by side, the largest first; small ones together."""
     small = 0
     for child in sorted(node.below.values(), key=lambda one: -one.ns):
         if child.ns < least:
             small += child.ns
             continue
-        found.append(Flame(child.name, child.kind, child.colour, depth, start, child.ns))
-        _lay(child, depth + 1, start, least, found)
+        yield Flame(child.name, child.kind, child.colour, depth, start, child.ns)
+        yield from _laid(child, depth + 1, start, least)
         start += child.ns
     if small >= least:
-        found.append(Flame(OTHERS, "others", "other", depth, start, small))
+        yield Flame(OTHERS, "others", "other", depth, start, small)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from gpu_trace_advisor.drawing.model import Coverage, Drawing, Fixes, Flame, HeatRow, MemoryCurve
 from gpu_trace_advisor.ranks.model import PHASES, RankRow, RankSet
@@ -18,6 +22,7 @@ HEAT_ROWS = 8
 LONGEST_NAME = 120  # characters of a step's name
 DEEPEST = 16  # rows of a flame graph
 RANKS = 64  # drawn on one axis
+FINE = 4  # of them in full width; of more, half as fine
 LINKS = 40  # collectives drawn between ranks, those that cost most
 PHASE_COLOURS = dict(
     zip(
@@ -29,18 +34,26 @@ PHASE_COLOURS = dict(
 
 
 def paths(coverage: Coverage) -> list[tuple[str, str]]:
-    """One SVG path a colour, stacked from below, in a box as wide as it has parts and 100 high."""
+    """One SVG path a colour, stacked from below, in a box as wide as it has parts and 100 high; to one in a hundred."""
     names = sorted(coverage.shares, key=lambda name: SLOTS.index(slot_of(name)))
-    below = [0.0] * len(next(iter(coverage.shares.values()), []))
+    below = np.zeros(bins(coverage))
     found = []
     for name in names:
-        path = []
-        for i, part in enumerate(coverage.shares[name]):
-            if part > 0.002:
-                path.append(f"M{i} {100 - 100 * below[i]:.4g}h1v{-100 * part:.4g}h-1z")
-                below[i] += part
+        above = below + 100 * np.asarray(coverage.shares[name])
+        low, high = np.rint(below).astype(int), np.rint(above).astype(int)
+        edges = [0, *(np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1).tolist(), len(low)]
+        path = [
+            f"M{i} {100 - low[i]}h{j - i}v{low[i] - high[i]}h{i - j}z" for i, j in pairwise(edges) if high[i] > low[i]
+        ]
         found.append((slot_of(name), "".join(path)))
+        below = above
     return found
+
+
+def halved(coverage: Coverage) -> Coverage:
+    """With half as many parts, which has to be a whole number of them."""
+    shares = {name: np.reshape(share, (-1, 2)).mean(axis=1).tolist() for name, share in coverage.shares.items()}
+    return replace(coverage, shares=shares)
 
 
 def slots(*coverages: Coverage) -> set[str]:
@@ -232,6 +245,7 @@ def rank_axis(run: RankSet, drawings: Sequence[Drawing]) -> RankAxis:
     for row in rows:
         if row.rank in spans:
             coverage, begins, ends = spans[row.rank]
+            coverage = halved(coverage) if len(spans) > FINE else coverage
             drawn, parts, exact = paths(coverage), bins(coverage), True
         else:
             begins, ends, parts, exact = row.start_ns, row.end_ns, 1000, False

@@ -28,6 +28,8 @@ from gpu_trace_advisor.report.text.ranks import lines as rank_lines
 
 ROWS = 200  # of a table; what is beyond it is counted
 DEVICES = 16  # whose timelines are drawn: the one to look at first, and those beside it
+BYTES = 2_500_000  # of a page
+FEWEST = 2_000  # boxes of a page that has no room
 LIMITS = frozenset(
     {"partial", "lost-kernels", "unrecorded-graph-nodes", "cut", "cold", "profiler-stacks", "single-step", "clock-skew"}
 )
@@ -37,7 +39,17 @@ LIMITS = frozenset(
 def render(
     advice: Advice, drawings: Sequence[Drawing] = (), comparison: Comparison | None = None, checks: Sequence[Check] = ()
 ) -> str:
-    """The page. `drawings` are of the advice's devices, of the host where it has none; without them it has no timeline."""
+    """The page. `drawings` are of the advice's devices, of the host where it has none; without them it has no timeline.
+    Where it would be larger than `BYTES`, timelines are summed up more."""
+    boxes = BOXES
+    while len((page := _page(advice, drawings, comparison, checks, boxes)).encode()) > BYTES and boxes > FEWEST:
+        boxes //= 2
+    return page
+
+
+def _page(
+    advice: Advice, drawings: Sequence[Drawing], comparison: Comparison | None, checks: Sequence[Check], boxes: int
+) -> str:
     device = focus(advice.devices, advice.ranks) if advice.devices else None
     drawn = _drawn(advice, drawings, device)
     host = next((one for one in drawings if one.place is None), None)
@@ -46,7 +58,7 @@ def render(
     lane = most_changed(comparison) if comparison else None
     findings = shown_findings(advice, drawn, device)
     skipped = skipped_rules(advice)
-    data = _data(drawn, host, findings)
+    data = _data(drawn, host, findings, boxes)
     run = advice.ranks if advice.ranks and advice.ranks.matched else None
     axis = figures.rank_axis(run, [one for _, one in drawn]) if run else None
     return environment().get_template("report.html").render(
@@ -114,17 +126,17 @@ def _drawn(
 
 
 def _data(
-    drawn: Sequence[tuple[DeviceAdvice, Drawing]], host: Drawing | None, findings: Sequence[Shown]
+    drawn: Sequence[tuple[DeviceAdvice, Drawing]], host: Drawing | None, findings: Sequence[Shown], boxes: int
 ) -> dict[str, Any]:
     """What the script draws: the device to look at first gets half of the page's boxes."""
     devices = []
     for i, (of, its) in enumerate(drawn):
         marks = [mark + its.start_ns for one in findings if one.view == i for mark in one.marks]
-        limit = BOXES if len(drawn) == 1 else BOXES // 2 if i == 0 else BOXES // 2 // (len(drawn) - 1)
+        limit = boxes if len(drawn) == 1 else boxes // 2 if i == 0 else boxes // 2 // (len(drawn) - 1)
         data = device_data(its, marks, limit, findings_of_details(its, findings, i))
         devices.append({"label": shareable(device_label(of)), **data})
     if not drawn and host is not None and host.lanes:
-        devices.append({"label": "host", **device_data(host)})
+        devices.append({"label": "host", **device_data(host, limit=boxes)})
     first = drawn[0][1] if drawn else None
     fixes = first.fixes if first else None
     return {

@@ -64,13 +64,15 @@ def device_data(
     number[used] = np.arange(len(used))
     texts = Texts(_longest(drawing.details[i] for i in used.tolist()))
     told = findings or {}
+    stacks: dict[tuple[str, ...], int] = {}
     return {
         "wall": wall,
         "origin": base - drawing.origin_ns,
         "start": low - base,
         "end": high - base,
         "lanes": [_columns(lane, one, number) for lane, one in zip(drawing.lanes, packed, strict=True)],
-        "details": [[*_detail(drawing.details[i], texts), told.get(i, 0)] for i in used.tolist()],
+        "details": [[*_detail(drawing.details[i], texts, stacks), told.get(i, 0)] for i in used.tolist()],
+        "stacks": [[texts.code(text) for text in stack] for stack in stacks],
         "texts": texts.found,
         "steps": _steps(drawing, whole, texts.longest),
         "path": _path(drawing.path, base, low, high, limit // PATH_SHARE),
@@ -106,8 +108,8 @@ def _longest(details: Iterable[Detail]) -> int:
     return next((n for n in LONGEST if sum(min(len(text), n) for text in distinct) <= TEXTS), LONGEST[-1])
 
 
-def _detail(one: Detail, texts: Texts) -> list[Any]:
-    stack = [texts.code(text) for text in one.stack]
+def _detail(one: Detail, texts: Texts, stacks: dict[tuple[str, ...], int]) -> list[Any]:
+    stack = stacks.setdefault(one.stack, len(stacks))
     return [
         texts.code(one.name), SLOTS.index(slot_of(one.colour)), texts.code(one.full_name), texts.code(one.operator), stack,
         texts.code(one.shapes), texts.code(one.grid), texts.code(one.block),
