@@ -1,9 +1,10 @@
+from collections import Counter
 from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.largest_loss import KERNELS
 from gpu_trace_advisor.analysis.largest_loss import largest_loss as find_loss
-from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES
+from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL, phrase
 from gpu_trace_advisor.columns.intervals import clip, total
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
@@ -97,27 +98,31 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
     if loss is None or loss[0] == KERNELS or loss[1] < FROM * window.wall_ns:
         return
     category, ns = loss
-    named: dict[str, int] = {}
+    named, parts = Counter[str](), Counter[tuple[str, str]]()
     for item in view.items:
         if item.category == category and item.when != "compute":
-            named[item.cause] = named.get(item.cause, 0) + item.ns
-    most = max(named, key=lambda cause: named[cause])
+            named[item.cause] += item.ns
+            parts[item.cause, item.detail if item.when == "idle" else ""] += item.ns
+    ((most, detail), most_ns), *_ = parts.most_common()
+    what = phrase(most, detail)
     evidence = _evidence(view, category, named)
     told = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
     rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if told else ""
     yield Claim(
         title=f"The largest loss: {CATEGORIES[category].phrase}",
-        message=f"{CAUSES[most].phrase[0].upper()}{CAUSES[most].phrase[1:]}: {share(named[most], window.wall_ns)} of the wall "
-        f"({duration(named[most])}){rests}. No rule knows a change that would give it back.",
+        message=f"{what[0].upper()}{what[1:]}: {share(most_ns, window.wall_ns)} of the wall "
+        f"({duration(most_ns)}){rests}. No rule knows a change that would give it back.",
         named=named,
-        how=_how(view, most),
+        how=_how(view, most, detail),
         evidence=evidence,
         formula=f"{CATEGORIES[category].label}: {ns / 1e6:,.3f} of {window.wall_ns / 1e6:,.3f} ms",
         grade="measured",
     )
 
 
-def _how(view: DeviceWindow, cause: str) -> str:
+def _how(view: DeviceWindow, cause: str, detail: str) -> str:
+    if detail == SYSTEM_CALL:
+        return f"Look at what makes these system calls (a lock, a file, printing, waiting for another process): {NSYS}."
     if cause == "host-unknown":
         how = NSYS if view.trace.format == "nsight" else PYTORCH if view.operators_recorded else OPERATORS
         return f"Find out what the host does there: {how}."

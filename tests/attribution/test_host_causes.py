@@ -212,6 +212,46 @@ def test_page_faults_between_migrations(tmp_path: Path) -> None:
     assert [(copy.kind, copy.calls, copy.bytes) for copy in one.copies] == [("page migration", 5, 5 * 65_536)]
 
 
+# System calls
+
+
+def test_system_calls_say_where_the_host_was(tmp_path: Path) -> None:
+    """A kernel until 1,030 µs, waited for until 1,035; the next launch at 5,035. In between 3 ms in a lock, 200 µs in four
+    calls that print, and a lock of another thread, which says nothing of this one."""
+    strings = {
+        1: "step",
+        2: "cudaLaunchKernel_v7000",
+        3: "cudaDeviceSynchronize_v3020",
+        5: "pthread_mutex_lock",
+        6: "putc",
+    }
+
+    def system(start: int, end: int, name: int, tid: int = 501) -> dict[str, object]:
+        return {"start": start, "end": end, "eventClass": 27, "globalTid": nsys.thread(500, tid), "nameId": name}
+
+    nsys.write(
+        tmp_path / "os.sqlite", strings,
+        **{
+            CUPTI + "RUNTIME": [
+                nsys.call(0, 20_000, 1, 2), nsys.call(25_000, 1_035_000, 2, 3), nsys.call(5_035_000, 5_055_000, 3, 2)
+            ],
+            CUPTI + "KERNEL": [nsys.kernel(30_000, 1_030_000, 1), nsys.kernel(5_060_000, 5_160_000, 3)],
+            "OSRT_API": [
+                system(1_100_000, 4_100_000, 5), *(system(t, t + 50_000, 6) for t in range(4_200_000, 4_600_000, 100_000)),
+                system(1_000_000, 5_000_000, 5, tid=777),
+            ],
+        },
+    )  # fmt: skip
+    found = advise_traces([read(tmp_path / "os.sqlite")], Request(window="gpu"))
+    unknown = {item.detail: item.ns for item in found.devices[0].attribution if item.cause == "host-unknown"}
+    # 4,000 µs less the launch latency of 25 µs after the synchronisation, which is its own.
+    assert unknown == {"system call": 3_200_000, "": 4_000_000 - 25_000 - 3_200_000}
+    assert "inside system calls" in found.verdict
+    (finding,) = [finding for finding in found.findings if finding.rule == "largest-loss"]
+    assert "pthread_mutex_lock × 1" in finding.message
+    assert "system calls" in finding.how
+
+
 # Failed calls
 
 

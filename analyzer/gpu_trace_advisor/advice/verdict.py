@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
 from gpu_trace_advisor.analysis.largest_loss import BUSY_ENOUGH, KERNELS, largest_loss
-from gpu_trace_advisor.attribution.causes import CATEGORIES
+from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL
 from gpu_trace_advisor.ranks.model import RankRow, RankSet
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, share
@@ -121,6 +121,9 @@ def not_recorded(device: DeviceAdvice) -> str:
         if "late-start" in codes and not codes.intersection(FIRST_WORDS):
             return "the GPU began late although it had nothing else to do (a first launch, WSL2, another process on it)"
         return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
+    called = sum(item.ns for item in device.attribution if item.detail == SYSTEM_CALL)
+    if 2 * called > device.ns_of("host-unknown"):
+        return f"the host was inside system calls: look at them, and {record_host(device)}"
     return f"the host did what was not recorded: {record_host(device)}"
 
 

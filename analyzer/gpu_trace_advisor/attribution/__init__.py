@@ -10,8 +10,8 @@ communication before copies); an idle one belongs to what the gap's closing oper
    none. Where the trace has no launch of it, the gap is `unlinked` and `device-unknown`.
 2. *The thread* asked about the host's side is that of the closing launch, where it has no record or waits for another
    thread that of the previous gap's launch, then the other launching threads, those with most launches first; workers of
-   loaders never. Else the time is `host-unknown`. Without frames a hole of up to 1 ms between the records of a thread that
-   records operators is `python`.
+   loaders never. Else the time is `host-unknown`, with the system call of the closing launch's thread where one is
+   recorded. Without frames a hole of up to 1 ms between the records of a thread that records operators is `python`.
 3. *The innermost record* of the thread decides: `framework` for an operator, `python` for a frame, `allocator`,
    `module-load` or `launch-call` for a runtime call. Around them `profiler`, `garbage-collection`, `dataloader` and
    `compile`, in this order, win over what is inside. A user's range counts where nothing else is recorded.
@@ -42,7 +42,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.attribution.calls import LongCalls
-from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, label, phrase
+from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, SYSTEM_CALL, label, phrase
 from gpu_trace_advisor.attribution.polling import Polls
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import Nanoseconds
@@ -60,10 +60,11 @@ from gpu_trace_advisor.timelines.device import (
     Timeline,
     exposed,
 )
-from gpu_trace_advisor.trace.model import Bool, Index, Int8, Int64
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Kind
 
 SIDES = ("host", "submitted", "unlinked")
 HOST, SUBMITTED, UNLINKED = range(3)
+DETAILS = ("", SYNC, BLOCKING_COPY, SYSTEM_CALL)
 START_UP = ("module-load", "allocator", "compile")
 # Causes that a draining synchronisation may stand behind: what the host does to refill the queue.
 GENERIC = tuple(CODE[cause] for cause in ("framework", "python", "launch-call", "host-unknown"))
@@ -238,27 +239,31 @@ class Attribution:
             sums[_busy_item(what)] += busy_ns
         totals = self._idle_totals(start, end)
         for number in np.flatnonzero(totals).tolist():
-            rest, detail = divmod(number, 3)
+            rest, detail = divmod(number, len(DETAILS))
             rest, modelled = divmod(rest, 2)
             cause, side = divmod(rest, 3)
             item = TimeSlice(
                 "idle", IDLE[cause], "modelled" if modelled else "measured", SIDES[side],
-                ("", SYNC, BLOCKING_COPY)[detail], 0,
+                DETAILS[detail], 0,
             )  # fmt: skip
             sums[item] += int(totals[number])
         items = [item._replace(ns=ns) for item, ns in sums.items() if ns]
         return tuple(sorted(items, key=lambda item: -item.ns))
 
     def _idle_totals(self, start: int, end: int) -> Int64:
-        """ns of idle time in [start, end) by cause, side, grade and what a wait was for, as one number."""
+        """ns of idle time in [start, end) by cause, side, grade and detail, as one number."""
+        kind = self.timeline.trace.kind
         copies = self.blocking.row[self.blocking.is_copy & ~self.blocking.reads]
-        totals = np.zeros(len(IDLE) * 3 * 2 * 3, np.int64)
+        totals = np.zeros(len(IDLE) * 3 * 2 * len(DETAILS), np.int64)
         for part, ns in self.pieces.clipped(start, end):
             at = np.flatnonzero(ns > 0)
             cause = part.cause[at].astype(np.int64)
             waits = cause == CODE["host-sync"]
-            refill = np.where(waits, 1 + np.isin(part.row[at], copies), 0) if waits.any() else 0
-            key = ((cause * 3 + part.side[at]) * 2 + part.modelled[at]) * 3 + refill
+            detail = (
+                np.where(waits, 1 + np.isin(part.row[at], copies), 0) if waits.any() else np.zeros(len(at), np.int64)
+            )
+            detail[(cause == CODE["host-unknown"]) & (part.row[at] != NONE) & (kind[part.row[at]] == Kind.OS)] = 3
+            key = ((cause * 3 + part.side[at]) * 2 + part.modelled[at]) * len(DETAILS) + detail
             np.add.at(totals, key, ns[at])
         return totals
 

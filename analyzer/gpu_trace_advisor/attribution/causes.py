@@ -212,7 +212,7 @@ CAUSES = {
         ),
         Cause(
             "host-unknown", "idle", "unattributed", "host work not recorded", "the host doing what was not recorded",
-            "Nothing was launched, and no record says what the launching thread did.",
+            "Nothing was launched, and no record says what the launching thread did; at most in which system call it was.",
             "Measured: idle time before the next launch without a record of its thread.",
         ),
         Cause(
@@ -234,6 +234,8 @@ def label(cause: str, detail: str = "") -> str:
         return f"exposed copies {detail}"
     if cause == "host-sync" and detail == BLOCKING_COPY:
         return "host sync: blocking copies"
+    if cause == "host-unknown" and detail == SYSTEM_CALL:
+        return "host: system calls"
     return CAUSES[cause].label
 
 
@@ -243,7 +245,10 @@ def phrase(cause: str, detail: str = "") -> str:
         return f"{detail} copies that no kernel hides"
     if cause == "host-sync" and detail == BLOCKING_COPY:
         return "the GPU drained by blocking copies"
+    if cause == "host-unknown" and detail == SYSTEM_CALL:
+        return "the host inside system calls"
     return CAUSES[cause].phrase
 
 
 SYNC, BLOCKING_COPY = "sync", "blocking copy"  # what drained the GPU, as the detail of host-sync says it
+SYSTEM_CALL = "system call"  # detail of host-unknown: a record of the operating system's calls says where, if not why

@@ -41,6 +41,10 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: LongCal
     def by_capture(found: Overlaps, segments: Segments) -> Pieces:
         return with_cause(found, CODE["graph-capture"], HOST, segments.row[found.right])
 
+    def by_system_call(found: Overlaps, segments: Segments) -> Pieces:
+        return with_cause(found, CODE["host-unknown"], HOST, segments.row[found.right])
+
+    calls_of_system = host.system_calls
     active = {t: _active(s) for t, s in host.segments.items()}
     holes = {} if timeline.trace.has_frames else {t: _holes(timeline, s) for t, s in host.segments.items()}
     for block in blocks(len(keep)):
@@ -49,8 +53,12 @@ def host_side(timeline: Timeline, gaps: Gaps, blocking: Blocking, calls: LongCal
         for thread in calls.captures:  # whatever the thread does meanwhile
             left, pieces = _claim(left, np.where(gaps.thread == thread, thread, NONE), calls.captures, by_capture)
             yield from pieces
-        for segments, give in ((active, by_record), (holes, by_hole)):
-            for threads in passes if segments else ():
+        for segments, give, asked in (
+            (active, by_record, passes),
+            (calls_of_system, by_system_call, passes[:1]),
+            (holes, by_hole, passes),
+        ):
+            for threads in asked if segments else ():
                 left, pieces = _claim(left, threads, segments, give)
                 yield from pieces
         yield with_cause(left, CODE["host-unknown"], HOST, _waiting_rows(left, gaps, host))

@@ -199,6 +199,16 @@ class Host:
             _sweep(self.trace, self.doing, rows, (found,))
         return found
 
+    @cached_property
+    def system_calls(self) -> dict[int, Segments]:
+        """Thread -> its calls of the operating system, of each launching thread that has some."""
+        rows = np.flatnonzero((self.trace.kind == Kind.OS) & (self.trace.process == self.process))
+        if not len(rows):
+            return {}
+        plain = constant(HostActivity.CALL, len(self.trace), np.int8)
+        by_thread = _rows_by_thread(self.trace, self.trace.kind == Kind.OS, self.launching)
+        return {thread: _sweep(self.trace, plain, mine) for thread, mine in by_thread.items() if len(mine)}
+
     def covering(self, thread: int, start: int, end: int) -> int:
         """The deepest operator or frame of a thread that covers at least half of [start, end), -1 for none.
 
