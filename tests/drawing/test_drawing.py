@@ -94,6 +94,21 @@ def test_ranges_enclose_what_is_launched_inside_them() -> None:
     assert {one.stack for one in drawing.details if one.name in ("sgemm", "relu")} == {("forward",)}
 
 
+def test_a_flame_graph_shows_modules_and_operators_however_deep_the_stack() -> None:
+    """Lines around everything, and a module's own, are left out; a line of which much goes two ways stays."""
+    frames = [b.frame(f"train_{i}.py({i}): f{i}", i, 1000 - i) for i in range(20)]
+    inner = [
+        b.frame("nn.Module: Net_0", 30, 900), b.frame("model.py(7): forward", 31, 900),
+        b.op("aten::mm", 40, 100), b.call(50, 60, 1), b.kernel(110, 210, 1, "sgemm"),
+        b.op("aten::relu", 220, 300), b.call(230, 240, 2), b.kernel(310, 410, 2, "relu_kernel"),
+    ]  # fmt: skip
+    (drawing,) = drawn(b.trace(*frames, *inner), window="gpu")[1]
+    assert [(node.depth, node.name, node.ns) for node in drawing.by_time] == [
+        (0, "Net_0", 200_000), (1, "aten::mm", 100_000), (2, "sgemm", 100_000), (1, "aten::relu", 100_000),
+        (2, "relu", 100_000),
+    ]  # fmt: skip
+
+
 def test_records_of_a_thread_are_nested_by_what_is_around_them() -> None:
     start, end = np.array([0, 1, 2, 4, 6, 9, 10]), np.array([8, 5, 3, 5, 7, 12, 11])
     assert [rows.tolist() for rows in nested(start, end, 8)] == [[0, 5], [1, 4, 6], [2, 3]]

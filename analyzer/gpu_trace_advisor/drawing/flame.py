@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.model import NONE, Int64
 
 MOST = 800  # boxes
+ALIKE = 0.995  # of a box: another one of so much of its time is the same
 SMALLEST = 0.002  # of the whole; what is smaller is drawn with its siblings as one
 OTHERS = "others, each too small to draw"
 
@@ -82,10 +84,24 @@ def _drawn(
         for one in [*(drawn[node] for node in callers.chain(at)), tell(last)]:
             here = here.below.setdefault(one, _Node(*one, 0, {}))
             here.ns += time
+    root = _Node("", "", "", root.ns, {key: _shortened(child) for key, child in root.below.items()})
+    while len(root.below) == 1 and next(iter(root.below.values())).kind == "python":
+        root = next(iter(root.below.values()))  # what is around everything says nothing
     least = max(root.ns * SMALLEST, 1)
     while len(found := list(_laid(root, 0, 0, least))) > MOST:
         least *= 2
     return tuple(found)
+
+
+def _shortened(node: _Node) -> _Node:
+    """The tree without Python lines that are all of a module, or that only lead to the one thing that is all of them."""
+    below = {key: _shortened(child) for key, child in node.below.items()}
+    largest = max(below.values(), key=lambda child: child.ns, default=None)
+    if largest is not None and largest.ns >= ALIKE * node.ns and "python" in (node.kind, largest.kind):
+        if node.kind == "python":
+            return replace(largest, ns=node.ns)
+        below = largest.below
+    return replace(node, below=below)
 
 
 def _laid(node: _Node, depth: int, start: int, least: float) -> Iterator[Flame]:

@@ -20,7 +20,7 @@ from gpu_trace_advisor.units import duration, share
 LEVELS = 8  # shades of a heat strip
 HEAT_ROWS = 8
 LONGEST_NAME = 120  # characters of a step's name
-DEEPEST = 16  # rows of a flame graph
+DEEPEST = 24  # rows of a flame graph
 RANKS = 64  # drawn on one axis
 FINE = 4  # of them in full width; of more, half as fine
 LINKS = 40  # collectives drawn between ranks, those that cost most
