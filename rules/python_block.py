@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.summary import readable_host
 from gpu_trace_advisor.attribution import HOST
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import numbered
@@ -9,10 +10,12 @@ from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.evidence import at_ms, python_line
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
+from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import NONE, Index, Int64
 from gpu_trace_advisor.units import duration, percent, share, times
 
 FROM = 0.03  # of the wall in one frame: less is not worth a line of its own
+IN_RANGE_NS = 100_000  # of a range that nothing in it explains, on average
 FRAMES = 3  # named at most
 STAYS = 0.5  # pessimistic part of their time that the program needs
 ALL_OF_PYTHON = 0.5, 0.3  # of the host's idle time, and of the wall: then the rule about Python as a whole speaks
@@ -71,11 +74,13 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: queued work hides them, none takes 3 % of the wall, or Python as a whole is the matter.
     """
     window, trace = view.window, view.trace
-    code, host = CODE["python"], 0
+    code, host, doing = CODE["python"], 0, view.timeline.host.doing
     rows, starts, times_ns = [], [], []
     for part, ns in view.attribution.pieces.clipped(window.start_ns, window.end_ns):
         host += int(ns[(ns > 0) & (part.side == HOST)].sum())
+        # What lies between operators of no frame rests on the record before it, which says nothing of the function.
         at = where((part.cause == code) & (ns > 0) & (part.row != NONE))
+        at = at[(doing[part.row[at]] == HostActivity.PYTHON) | (doing[part.row[at]] == HostActivity.RANGE)]
         rows.append(part.row[at])
         starts.append(part.start[at])
         times_ns.append(ns[at])
@@ -88,6 +93,9 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
     np.add.at(total, of, ns)
     most = np.argsort(-total, kind="stable")[:FRAMES]
     blocks = [of == name for name in most.tolist() if total[name] >= FROM * window.wall_ns]
+    ranges = [doing[row[block][0]] == HostActivity.RANGE for block in blocks]
+    # Between the operators of a range short holes are the framework's dispatch, no function's.
+    blocks = [b for b, is_range in zip(blocks, ranges, strict=True) if not is_range or ns[b].mean() >= IN_RANGE_NS]
     if not blocks:
         return
     evidence = tuple(_evidence(view, row[block], start[block], ns[block]) for block in blocks)
@@ -97,7 +105,7 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do while Python runs "
         f"{functions}.",
         named={"python": lost},
-        how=f"Make {evidence[0].what} faster, do it in another thread, or after the next step has been launched.",
+        how=_how(view, int(row[blocks[0]][0]), evidence[0]),
         fix=host_fix(
             "python-block", "less of single functions of Python between launches", "python", low_share=STAYS,
             assumes=(f"pessimistic: {percent(STAYS)} of their time stays",),
@@ -112,9 +120,17 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
     )  # fmt: skip
 
 
+def _how(view: DeviceWindow, row: int, most: Evidence) -> str:
+    act = "faster, do it in another thread, or after the next step has been launched."
+    if view.timeline.host.doing[row] == HostActivity.RANGE:
+        return f"Record Python stacks once (with_stack=True) to see what runs in {most.what}, then make it {act}"
+    return f"Make {most.python or most.what} {act}"
+
+
 def _evidence(view: DeviceWindow, row: Index, start: Int64, ns: Int64) -> Evidence:
-    """What one function costs."""
+    """What one function costs, or what no operator did in a range."""
     first = int(row[0])
-    return Evidence(
-        view.trace.label(first), len(row), int(ns.sum()), at_ms(view, start.tolist()), python_line(view, first)
-    )
+    what, line = readable_host(view.trace, first), python_line(view, first)
+    if view.timeline.host.doing[first] == HostActivity.RANGE:
+        what = f"the range {what}"
+    return Evidence(what, len(row), int(ns.sum()), at_ms(view, start.tolist()), line)

@@ -87,6 +87,8 @@ WAITING = _NamePattern(("run_backward", "acquire", "wait", "poll", "recv", "slee
 ))  # fmt: skip
 WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_data_pin", r"pin_memory")
 STEP = re.compile(r"ProfilerStep[#*]")
+# Ranges that programs and torch mark: up to torch 1.8 they are recorded as operators.
+USER_RANGE = re.compile(r"^Optimizer\.\w+#|^##.*##$|^(?:Distributed)?DataParallel\.forward$")
 ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
 ALLOCATOR = _any(
     r"^(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))", r"^cuMem(?:Host)?(?:Alloc|Free)",
@@ -121,6 +123,8 @@ def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = No
         return HostActivity.DATALOADER
     if COMPILE.holds(name, lower):
         return HostActivity.COMPILE
+    if kind == Kind.OPERATOR and USER_RANGE.search(name):
+        return HostActivity.RANGE
     if kind == Kind.PYTHON:
         return HostActivity.WAITING if WAITING.holds(name, lower) else HostActivity.PYTHON
     return HostActivity.OPERATOR if kind == Kind.OPERATOR else HostActivity.RANGE
