@@ -84,7 +84,7 @@ def test_a_front_that_was_cut_is_found_behind_a_moment_on_another_stream() -> No
             call(100_100 + 100 * i, 100_104 + 100 * i, 10 + i), kernel(100_105 + 100 * i, 100_160 + 100 * i, 10 + i)
         )),
     ]  # fmt: skip
-    assert health(*events)["cut"] == 1
+    assert health(*events, window="gpu")["cut"] == 1
 
 
 # Thinned recordings
@@ -134,7 +134,7 @@ def test_small_hole_inside_a_replay_is_not_worth_a_word() -> None:
 def test_cold(length: float, cold: bool) -> None:
     """Loading takes a fifth of the 655 µs wall, or a little less."""
     events = [*eager(5), call(460, 460 + length, 0, "cuModuleLoadData"), *eager(1, 600)]
-    assert ("cold" in health(*events)) == cold
+    assert ("cold" in health(*events, window="gpu")) == cold
 
 
 def test_instant_is_not_cold() -> None:

@@ -25,6 +25,12 @@ def periods(length: int, count: int, every: int = 0) -> np.ndarray:
         (periods(1, 4), None),
         (periods(2, 5), 2),
         (np.arange(40), None),
+        (np.concatenate([np.arange(100, 130), periods(12, 4)]), 12),  # after loading
+        (np.concatenate([np.arange(100, 200), periods(12, 4)]), None),  # what repeats is less than half
+        (
+            np.tile(np.concatenate([np.tile(np.arange(12), 32), np.arange(100, 105)]), 4),
+            389,
+        ),  # steps, not their 32 layers
     ],
 )
 def test_the_period_of_launches(sequence: np.ndarray, found: int | None) -> None:

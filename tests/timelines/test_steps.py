@@ -11,9 +11,11 @@ from gpu_trace_advisor.timelines.steps import Step, find_steps, parse_span, peri
 from tests.build import Event, advice, annotation, attribution, call, device, event, frame, kernel, op, step, timeline
 
 
-def work(at: float, correlation: int, length: float = 40, *, lag: float = 10, tid: int = 1) -> tuple[Event, Event]:
+def work(
+    at: float, correlation: int, length: float = 40, *, lag: float = 10, tid: int = 1, name: str = "kernel"
+) -> tuple[Event, Event]:
     """A launch at `at` and its kernel `lag` µs later."""
-    return call(at, at + 2, correlation, tid=tid), kernel(at + lag, at + lag + length, correlation)
+    return call(at, at + 2, correlation, tid=tid), kernel(at + lag, at + lag + length, correlation, name=name)
 
 
 def names(*events: Event, marker: str | None = None) -> list[str]:
@@ -97,8 +99,8 @@ def test_chosen_markers() -> None:
         device(*events, step_marker="(")
 
 
-def test_launching_sequence_is_no_step() -> None:
-    events = [event for i in range(5) for event in work(100 * i, i + 1)]
+def test_what_does_not_repeat_has_no_steps() -> None:
+    events = [event for i in range(5) for event in work(100 * i, i + 1, name=f"kernel {i}")]
     assert (device(*events).steps, device(*events).window) == ((), "gpu")
     with pytest.raises(NothingToAnalyse, match="no step"):
         device(*events, window="steps")

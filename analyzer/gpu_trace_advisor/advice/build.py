@@ -380,6 +380,7 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
         flops=flops,
         flops_kernels=flops_kernels,
         inside_kernels=_inside_kernels(view),
+        steps_from=view.steps_from,
     )
 
 

@@ -177,6 +177,8 @@ class DeviceAdvice:
     """How many matrix products, convolutions and attention kernels these FLOPs are of; None where nothing is known."""
     inside_kernels: InsideKernels | None = None
     """None where no kernel ran."""
+    steps_from: str = ""
+    """What the steps are inferred from; empty where they are marked, or there are none."""
 
     @property
     def wall_ns(self) -> int:

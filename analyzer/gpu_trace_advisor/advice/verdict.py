@@ -111,7 +111,8 @@ def _of_steps(device: DeviceAdvice, ns: int) -> str:
     kept = sum(step.left_out is None for step in device.steps)
     if device.window != "steps" or not device.step_ns or kept < 2:
         return ""
-    return f" ({duration(ns)} over {kept} steps of {duration(device.step_ns)})"
+    inferred = "inferred " if device.steps_from else ""
+    return f" ({duration(ns)} over {kept} {inferred}steps of {duration(device.step_ns)})"
 
 
 def not_recorded(device: DeviceAdvice) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.runtime.heap import give_back_small
 from gpu_trace_advisor.timelines.device import COMMUNICATION, MOST_DEVICES, Timeline, timelines
 from gpu_trace_advisor.timelines.host import MOST_THREADS, Host, read_host
+from gpu_trace_advisor.timelines.inferred_steps import SEQUENCE, infer_steps
 from gpu_trace_advisor.timelines.repetition import Repetition, repetition
 from gpu_trace_advisor.timelines.steps import (
     WARM_UP_RATIO,
@@ -150,6 +151,8 @@ class DeviceWindow:
     """[m] index into `steps` of each operation of the timeline; -1 for none."""
     operations: Index
     """Operations of the timeline that run in the window."""
+    steps_from: str = ""
+    """What the steps are inferred from; empty where they are marked, or there are none."""
     notes: tuple[Note, ...] = field(default=())
     request: Request = field(default=Request())
     peers: tuple[DeviceWindow, ...] = field(default=(), repr=False, compare=False)
@@ -266,7 +269,13 @@ class DeviceWindow:
         kept = [i for i, step in enumerate(self.steps) if step.left_out is None]
         by_step = grouped(self.of_step[self.operations], len(self.steps))
         steps = [self.operations[by_step[i]] for i in kept] if self.window.kind == "steps" else ()
-        return repetition(self.timeline, self.operations, steps)
+        return repetition(
+            self.timeline,
+            self.operations,
+            steps,
+            inferred=bool(self.steps_from),
+            alike=self.steps_from == SEQUENCE,
+        )
 
     @cached_property
     def trust(self) -> Trust:
@@ -365,22 +374,33 @@ def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow
             f"{timeline.trace.name}: no range matching --step-marker {marker.pattern} launched work on device "
             f"{timeline.device}"
         )
-    steps = pick_steps(steps, request.steps, timeline.trace.name) if request.steps else leave_out(attribution, steps)
-    window = choose_window(timeline, steps, "steps" if request.steps else request.window)
+    source = ""
+    if not steps:
+        steps, of_step, source = infer_steps(timeline)
+    if request.steps:
+        steps = pick_steps(steps, request.steps, timeline.trace.name)
+    else:
+        steps = leave_out(attribution, steps, inferred=bool(source))
+    window = choose_window(timeline, steps, "steps" if request.steps else request.window, source)
     operations = inside(timeline, window.start_ns, window.end_ns)
-    return DeviceWindow(program, index, window, tuple(steps), of_step, operations, request=request)
+    return DeviceWindow(program, index, window, tuple(steps), of_step, operations, source, request=request)
 
 
-def leave_out(attribution: Attribution, steps: list[Step]) -> list[Step]:
-    """Mark first steps that are warm-up, and one whose front was cut away; a last step is kept whatever its length."""
+def leave_out(attribution: Attribution, steps: list[Step], *, inferred: bool = False) -> list[Step]:
+    """Mark first steps that are warm-up, and one whose front was cut away; a last step is kept whatever its length.
+
+    Nobody began to record where inferred steps begin: their first one is left out for its length alone.
+    """
     if not steps:
         return steps
     found, at = list(steps), 0
-    if reason := _cut_front(attribution, steps[0]):
-        found[0], at = replace(steps[0], left_out=reason), 1
+    if steps[0].left_out is not None:
+        at = 1
+    elif reason := _cut_front(attribution, steps[0]):
+        found[0], at = steps[0].without(reason), 1
     # Warm-up may take several steps; of those behind it two at least are left.
-    while at < max(len(steps) - 2, 1) and (reason := _warm_up(attribution, steps[at:])):
-        found[at], at = replace(steps[at], left_out=reason), at + 1
+    while at < max(len(steps) - 2, 1) and (reason := _warm_up(attribution, steps[at:], inferred and at == 0)):
+        found[at], at = steps[at].without(reason), at + 1
     return found
 
 
@@ -396,8 +416,9 @@ def _cut_front(attribution: Attribution, step: Step) -> str | None:
     return f"its first operation waited {duration(cut)} for work that was cut away"
 
 
-def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
-    """Longer than 1.5 times the median of the others, and start-up causes fill the excess."""
+def _warm_up(attribution: Attribution, steps: list[Step], by_length: bool = False) -> str | None:
+    """Longer than 1.5 times the median of the others, and start-up causes fill the excess; or `by_length`, longer than any
+    of them by as much."""
     if len(steps) < 2:
         return None
     starts = [step.marker_ns[0] for step in steps]
@@ -408,9 +429,8 @@ def _warm_up(attribution: Attribution, steps: list[Step]) -> str | None:
         return None
     causes = attribution.by_cause(starts[0], starts[1])
     start_up = sum(causes.get(cause, 0) for cause in START_UP)
-    if start_up < (length - usual) / 2:
+    longest = by_length and len(others) >= 2 and length > WARM_UP_RATIO * max(others)
+    if start_up < (length - usual) / 2 and not longest:
         return None
-    return (
-        f"warm-up: {duration(length)} against a median of {duration(int(usual))}, "
-        f"{duration(start_up)} of it module loading, allocation or compiling"
-    )
+    why = f"warm-up: {duration(length)} against a median of {duration(int(usual))}"
+    return why + (f", {duration(start_up)} of it module loading, allocation or compiling" if start_up else "")

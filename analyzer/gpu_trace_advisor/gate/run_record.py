@@ -153,7 +153,8 @@ def _lanes(devices: Sequence[Mapping[str, Any]]) -> list[DeviceRun]:
 
 
 def _lane(device: Mapping[str, Any], key: str) -> DeviceRun:
-    in_steps = device["window"] == "steps"
+    inferred = bool(device.get("steps_from"))  # steps that nobody marked are no ground for a verdict
+    in_steps = device["window"] == "steps" and not inferred
     kept = [step for step in device["steps"] if step["left_out"] is None] if in_steps else []
     causes: Counter[str] = Counter()
     for item in device["attribution"]:
@@ -167,7 +168,7 @@ def _lane(device: Mapping[str, Any], key: str) -> DeviceRun:
     return DeviceRun(
         key=key,
         name=device["name"],
-        window=device["window"],
+        window="inferred" if inferred and device["window"] == "steps" else device["window"],
         steps=len(kept),
         wall_ns=device["wall_ns"],
         periods_ns=periods(kept),

@@ -26,7 +26,7 @@ def measures(view: DeviceWindow, rows: Int64) -> Bool:
     reads |= ~among(rows, plain_synchronisations(view.graph))
     linked = where(timeline.linked)
     step = view.of_step[linked]
-    if not (step != NONE).any():  # without steps the window is one
+    if view.steps_from or not (step != NONE).any():  # where none is marked, the window is one
         step = np.where(among(linked, view.operations), np.int8(0), np.int8(NONE))
     launched = trace.start_ns[timeline.launch[linked]]
     if (launched[1:] < launched[:-1]).any():

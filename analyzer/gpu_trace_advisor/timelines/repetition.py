@@ -15,6 +15,8 @@ from gpu_trace_advisor.trace.model import Int64
 
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
 SAME = 0.90  # share of launches that match the ones a period before: data-dependent kernels may differ
+REPEATING = 0.5  # share of the launches that repeat, after those of loading
+AS_WELL = 1.25  # a period with so many times the differences of the best one fits as well
 SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps, unless they are all there is
 MOST = 0.5  # share of the launches that lie in periods
 ALL_ALIKE = 5  # … so many of them
@@ -25,13 +27,13 @@ class Repetition:
     """The same work several times."""
 
     count: int
-    """Marked steps, or periods of the launch sequence; 1 where nothing repeats."""
+    """Steps, or periods of the launch sequence; 1 where nothing repeats."""
     identical: int
     """How many of them launch the same kernels with the same grids in the same order."""
     operations: float
     """Operations of one of them, on average."""
     inferred: bool
-    """From the launch sequence; nobody marked steps."""
+    """Nobody marked steps."""
     before: int = 0
     """Operations, in order of launch, before the first period: loading, a first iteration unlike the others."""
 
@@ -51,21 +53,25 @@ class Repetition:
         return f"rests on {what} only: record at least {ENOUGH} after warm-up"
 
 
-def repetition(timeline: Timeline, operations: Int64, steps: Sequence[Int64]) -> Repetition:
-    """The repetition of marked steps (the operations of each), else what the sequence of these operations shows."""
+def repetition(
+    timeline: Timeline, operations: Int64, steps: Sequence[Int64], *, inferred: bool = False, alike: bool = False
+) -> Repetition:
+    """The repetition of steps (the operations of each), else what the sequence of these operations shows. `inferred` says
+    that nobody marked the steps, `alike` that they were found by the sequence."""
     if steps:
         sequences = Counter(part.tobytes() for part in signatures(timeline, steps))
-        return Repetition(len(steps), max(sequences.values()), sum(map(len, steps)) / len(steps), inferred=False)
+        identical = len(steps) if alike else max(sequences.values())
+        return Repetition(len(steps), identical, sum(map(len, steps)) / len(steps), inferred)
     sequence = signatures(timeline, [operations])[0]
     found = period(sequence)
     if not found:
         return Repetition(1, 1, len(operations), inferred=True)
-    before = _first(sequence, found)
+    before = first_period(sequence, found)
     count = (len(sequence) - before) // found
     return Repetition(count, count, found, inferred=True, before=before)
 
 
-def _first(sequence: Int64, length: int) -> int:
+def first_period(sequence: Int64, length: int) -> int:
     """Where the first period begins: the first place from which one is like the one after it."""
     same = sequence[length:] == sequence[:-length]
     alike = np.concatenate([[0], np.cumsum(same)])
@@ -88,19 +94,26 @@ def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:
 
 
 def period(sequence: Int64) -> int | None:
-    """The shortest length after which the sequence, but for its beginning, repeats at least three times; None when it does
-    not."""
+    """The length after which the sequence repeats at least three times, once it has begun to; None when it does not. Of
+    those that fit about as well as the best the shortest: a step, not the layers inside it."""
     values, counts = np.unique(sequence, return_counts=True)
+    fits: dict[int, float] = {}
     # A period holds each value a whole number of times; the distances of values that occur often come first.
     for count in ascending(counts[counts >= ENOUGH])[::-1].tolist():
         places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
         length = int(np.median(np.diff(places)))
-        alike = len(sequence) >= ALL_ALIKE * length and bool((sequence[length:] == sequence[:-length]).all())
-        if not (length >= SHORTEST or alike) or not 1 <= length <= len(sequence) // ENOUGH:
+        if length in fits or not 1 <= length <= len(sequence) // ENOUGH:
             continue
-        rest = sequence[_first(sequence, length) :]  # without what came before: loading repeats nothing
-        if len(rest) < max(ENOUGH * length, MOST * len(sequence)):
+        rest = sequence[first_period(sequence, length) :]
+        if len(rest) < max(ENOUGH * length, REPEATING * len(sequence)):
             continue
-        if np.mean(rest[length:] == rest[:-length]) >= SAME:
-            return length
-    return None
+        differ = float(np.mean(rest[length:] != rest[:-length]))
+        if length < SHORTEST and (differ or len(sequence) < ALL_ALIKE * length):
+            continue
+        fits[length] = differ
+        if not differ:
+            break
+    best = min(fits.values(), default=1.0)
+    if best > 1 - SAME:
+        return None
+    return min(length for length, differ in fits.items() if differ <= min(AS_WELL * best, 1 - SAME))

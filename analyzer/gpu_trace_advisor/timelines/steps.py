@@ -42,6 +42,10 @@ class Step:
         found = re.search(r"#(\d+)\s*$", self.name)
         return int(found[1]) if found else None
 
+    def without(self, why: str) -> Step:
+        """The step, not in the window."""
+        return replace(self, left_out=why)
+
 
 @dataclass(frozen=True)
 class Window:
@@ -68,12 +72,12 @@ def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = Non
             (trace.process[rows] == process) & np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
         ]
         if len(rows):
-            families.append(_outermost(trace, rows))
+            families.append(outermost(trace, rows))
     return families
 
 
-def _outermost(trace: Trace, rows: Int64) -> Int64:
-    """Markers that start inside an earlier one of their family are parts of it."""
+def outermost(trace: Trace, rows: Int64) -> Int64:
+    """Those that start inside no earlier one of these rows: the others are parts of it."""
     reach = np.maximum.accumulate(trace.end_ns[rows])
     return np.asarray(rows[np.concatenate([[True], trace.start_ns[rows][1:] >= reach[:-1]])], np.int64)
 
@@ -88,27 +92,25 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
         place = np.full(len(rows) + 1, NONE, np.int32)
         place[used] = np.arange(len(used))
         of_step = place[of_marker]
-        markers, mine = rows[used], of_step != NONE
-        first, last = np.full(len(used), FAR), np.full(len(used), -FAR)
-        np.minimum.at(first, of_step[mine], timeline.start[mine])
-        np.maximum.at(last, of_step[mine], timeline.end[mine])
+        markers = rows[used]
+        names = [timeline.trace.label(marker) for marker in markers.tolist()]
         begun, done = timeline.trace.start_ns[markers], timeline.trace.end_ns[markers]
-        before = timeline.end[timeline.start < first[0]]
-        queued = min(int(before.max()), int(first[0])) if len(before) else -FAR
-        reach = np.maximum.accumulate(np.concatenate([[queued], last]))
-        starts, ends = np.maximum(begun, reach[:-1]), np.maximum(done, reach[1:])
-        steps = [
-            Step(timeline.trace.label(marker), start, end, marker_ns)
-            for marker, start, end, marker_ns in zip(
-                markers.tolist(),
-                starts.tolist(),
-                ends.tolist(),
-                zip(begun.tolist(), done.tolist(), strict=True),
-                strict=True,
-            )
-        ]
-        return steps, of_step
+        return cut(timeline, names, begun, done, of_step), of_step
     return [], constant(NONE, len(timeline.row), np.int32)
+
+
+def cut(timeline: Timeline, names: Sequence[str], begun: Int64, done: Int64, of_step: Index) -> list[Step]:
+    """The steps of spans on the host, where the GPU work of one ends and that of the next begins; each has some."""
+    mine = of_step != NONE
+    first, last = np.full(len(begun), FAR), np.full(len(begun), -FAR)
+    np.minimum.at(first, of_step[mine], timeline.start[mine])
+    np.maximum.at(last, of_step[mine], timeline.end[mine])
+    before = timeline.end[timeline.start < first[0]]
+    queued = min(int(before.max()), int(first[0])) if len(before) else -FAR
+    reach = np.maximum.accumulate(np.concatenate([[queued], last]))
+    starts, ends = np.maximum(begun, reach[:-1]), np.maximum(done, reach[1:])
+    markers = zip(begun.tolist(), done.tolist(), strict=True)
+    return [Step(*step) for step in zip(names, starts.tolist(), ends.tolist(), markers, strict=True)]
 
 
 def step_of_operation(timeline: Timeline, start: Int64, end: Int64) -> Index:
@@ -158,13 +160,13 @@ def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
         have = f"it has {places[0]} to {places[-1]}" if len(steps) else "it has no marked steps"
         raise BadUsage(f"{file}: --steps {wanted}: no such step; {have}")
     return [
-        step if keep else replace(step, left_out=f"not among --steps {wanted}")
-        for step, keep in zip(steps, picked, strict=True)
+        step if keep else step.without(f"not among --steps {wanted}") for step, keep in zip(steps, picked, strict=True)
     ]
 
 
-def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None) -> Window:
-    """The window asked for, or the default: `steps` where a step is kept, else `gpu`.
+def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None, inferred_from: str = "") -> Window:
+    """The window asked for, or the default: `steps` where a step is kept, else `gpu`. `inferred_from` says what tells the
+    steps that nobody marked.
 
     Raises:
         NothingToAnalyse: steps were asked for and there are none.
@@ -180,10 +182,11 @@ def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None
                 "--step-marker, or use --window gpu"
             )
         kept = kept or list(steps)  # asked for by name: all that there is, however incomplete
+        what, told = ("step", f" inferred from {inferred_from}") if inferred_from else ("marked step", "")
         if len(kept) < len(steps):
-            why = f"{len(kept)} of {len(steps)} marked steps"
+            why = f"{len(kept)} of {len(steps)} {what}s{told}"
         else:
-            why = f"all {len(kept)} marked steps" if len(kept) > 1 else "the only marked step"
+            why = f"all {len(kept)} {what}s{told}" if len(kept) > 1 else f"the only {what}{told}"
         return Window("steps", kept[0].start_ns, max(step.end_ns for step in kept), why)
     if kind == "gpu":
         return Window("gpu", *timeline.span_ns, "first to last GPU operation of the device")

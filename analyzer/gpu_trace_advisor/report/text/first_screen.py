@@ -75,7 +75,7 @@ def _recording(advice: Advice, device: DeviceAdvice | None) -> Iterator[str]:
     name, why = advice.phase
     yield name if name != "unknown" else f"phase unknown ({clean(why)}; --phase tells it)"
     if steps := period_text(device.steps, device.step_ns):
-        yield f"steps: {steps}"
+        yield f"{'inferred ' if device.steps_from else ''}steps: {steps}"
     yield f"window {duration(device.wall_ns)}: {clean(device.window_why)}"
 
 

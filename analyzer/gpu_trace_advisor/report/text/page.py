@@ -121,7 +121,7 @@ def _window(page: Page, device: DeviceAdvice, devices: Sequence[DeviceAdvice]) -
     _labelled(page, "Window", f"{duration(device.wall_ns)}, {why}")
     for step in [step for step in device.steps if step.left_out is not None][:3]:
         page.prose(f"left out {clean(step.name)}: {clean(step.left_out or '')}", " " * LABEL)
-    _steps(page, device.steps, device.step_ns)
+    _steps(page, device.steps, device.step_ns, device.steps_from)
 
 
 def period_text(steps: Sequence[StepAdvice], step_ns: int | None) -> str:
@@ -135,11 +135,13 @@ def period_text(steps: Sequence[StepAdvice], step_ns: int | None) -> str:
     return f"{len(kept)}, median {duration(step_ns)}, from {duration(min(periods))} to {duration(max(periods))}"
 
 
-def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None) -> None:
+def _steps(page: Page, steps: Sequence[StepAdvice], step_ns: int | None, inferred_from: str = "") -> None:
     """The rhythm, and how long the GPU works for a step."""
     text = period_text(steps, step_ns)
     if not text:
         return
+    if inferred_from:
+        text += f"; inferred from {clean(inferred_from)}: none is marked"
     working = [step.gpu_ns for step in steps if step.left_out is None and step.gpu_ns]
     if working:
         text += f"; GPU work of one {duration(round(float(np.median(working))))}"
