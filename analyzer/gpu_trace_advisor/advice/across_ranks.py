@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, without_inferred_steps
 from gpu_trace_advisor.analysis.joint_replay import Network, RankChange, network, priced, pricing, reduced
 from gpu_trace_advisor.analysis.rank_summary import budget, summarise
 from gpu_trace_advisor.ranks.model import RankSet, RankSummary
@@ -28,7 +28,7 @@ class SharedRank:
 def ranks_of(views: Sequence[DeviceWindow], recordings: int, local: str) -> tuple[SharedRank, ...]:
     """The devices of one of so many recordings as ranks; `local` tells the recording from all others."""
     found = []
-    for view in views:
+    for view in (without_inferred_steps(view) for view in views):
         summary = summarise(view, budget(recordings), local)
         mine = network(view, summary) if len(summary.collectives) and summary.stride == 1 else None
         if isinstance(mine, Network) and recordings > DETAILED:
@@ -43,9 +43,10 @@ def changed_ranks(
     """The networks of a recording's devices with what is wanted of each changed."""
     found: dict[tuple[int, RankChange], Network | str] = {}
     for index, variants in wanted.items():
-        summary = summarise(views[index], budget(recordings), local)
+        view = without_inferred_steps(views[index])
+        summary = summarise(view, budget(recordings), local)
         for variant in variants:
-            one = network(views[index], summary, variant)
+            one = network(view, summary, variant)
             found[index, variant] = reduced(one) if isinstance(one, Network) and recordings > DETAILED else one
     return found
 

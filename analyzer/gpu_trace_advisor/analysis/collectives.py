@@ -46,7 +46,7 @@ def collectives(view: DeviceWindow, most: int) -> tuple[Collectives, int]:
     sequence = names.integers("Seq")
     chosen = np.where(sequence == NONE, order, sequence)
     numbers = np.array([_number(step.number, i) for i, step in enumerate(view.steps)] + [NONE], np.int64)
-    step = numbers[view.of_step[at]] if not view.steps_from else np.full(len(at), NONE, np.int64)
+    step = numbers[view.of_step[at]]
     keep, stride = _sampled(step, most) if (step != NONE).any() else (np.ones(len(at), np.bool_), 1)
     by_step = int(keep.sum()) <= most
     if not by_step:

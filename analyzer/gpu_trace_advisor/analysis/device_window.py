@@ -17,6 +17,7 @@ from gpu_trace_advisor.analysis.unrecorded import unrecorded
 from gpu_trace_advisor.attribution import START_UP, Attribution, TimeSlice
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
+from gpu_trace_advisor.columns.compact import constant
 from gpu_trace_advisor.columns.intervals import ascending, grouped
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.graph import Graph
@@ -384,6 +385,22 @@ def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow
     window = choose_window(timeline, steps, "steps" if request.steps else request.window, source)
     operations = inside(timeline, window.start_ns, window.end_ns)
     return DeviceWindow(program, index, window, tuple(steps), of_step, operations, source, request=request)
+
+
+def without_inferred_steps(view: DeviceWindow) -> DeviceWindow:
+    """The view that ranks are compared in: what is inferred on one may begin elsewhere, or be counted otherwise, on another."""
+    if not view.steps_from:
+        return view
+    window = choose_window(view.timeline, (), "gpu") if view.window.kind == "steps" else view.window
+    return DeviceWindow(
+        view.program,
+        view.index,
+        window,
+        (),
+        constant(NONE, len(view.of_step), np.int32),
+        inside(view.timeline, window.start_ns, window.end_ns),
+        request=view.request,
+    )
 
 
 def leave_out(attribution: Attribution, steps: list[Step], *, inferred: bool = False) -> list[Step]:

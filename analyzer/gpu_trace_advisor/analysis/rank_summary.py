@@ -26,7 +26,7 @@ def summarise(view: DeviceWindow, most: int = MOST, local: str = "") -> RankSumm
     """The summary of one device's window with at most `most` collectives; `local` tells its recording from all others."""
     trace, window, timeline = view.trace, view.window, view.timeline
     found, stride = collectives(view, most)
-    kept = () if view.steps_from else view.kept_steps  # what is inferred may be counted otherwise on another rank
+    kept = view.kept_steps
     steps = [
         (index if step.number is None else step.number, step.start_ns, step.end_ns) for index, step in enumerate(kept)
     ]
