@@ -49,7 +49,23 @@ def test_hugging_face_leaves_trace_report_and_verdict(tmp_path: Path, quiet: Non
     }  # fmt: skip
     (told,) = [entry for entry in trainer.state.log_history if "gpu_efficiency" in entry]
     assert told["gpu_efficiency"].startswith("No GPU work was recorded")
+    assert told["epoch"] == 6 / 16  # of a data set of 16 batches
     assert told["step"] == 6  # two of warm-up, one that the profiler throws away, three recorded
+
+
+@pytest.mark.huggingface
+def test_a_callback_records_the_first_of_several_trainings(tmp_path: Path, quiet: None) -> None:
+    """The second one runs without a profiler, and what was recorded stays as it is."""
+    from gpu_trace_advisor.integrations.huggingface import EfficiencyCallback
+
+    callback = EfficiencyCallback(tmp_path / "out", steps=2, warmup=1, html=False)
+    hugging_face(tmp_path, callback, steps=6)
+    before = (tmp_path / "out" / "rank0.pt.trace.json.gz").read_bytes()
+    recorder = callback._recording.recorder
+    again = hugging_face(tmp_path, callback, steps=6)
+    assert callback._recording.recorder is recorder
+    assert (tmp_path / "out" / "rank0.pt.trace.json.gz").read_bytes() == before
+    assert not [entry for entry in again.state.log_history if "gpu_efficiency" in entry]
 
 
 @pytest.mark.huggingface
@@ -84,10 +100,9 @@ def test_a_failure_is_a_warning_and_training_goes_on(tmp_path: Path, quiet: None
     assert trainer.state.global_step == 5
 
 
-@pytest.mark.lightning
-def test_lightning_leaves_trace_report_and_verdict(tmp_path: Path, quiet: None) -> None:
+def lightning(tmp_path: Path, callback: Any, *, fails_at: int = -1) -> None:
+    """A trainer of Lightning on a small module; its training fails at a batch."""
     import torch
-    from gpu_trace_advisor.integrations.lightning import EfficiencyCallback
     from lightning.pytorch import LightningModule, Trainer
 
     class Module(LightningModule):  # type: ignore[misc, unused-ignore]
@@ -96,18 +111,39 @@ def test_lightning_leaves_trace_report_and_verdict(tmp_path: Path, quiet: None) 
             self.layer = torch.nn.Linear(16, 1)
 
         def training_step(self, batch: Any, number: int) -> Any:
+            if number == fails_at:
+                raise RuntimeError("out of luck")
             return self.layer(batch).mean()
 
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    callback = EfficiencyCallback(tmp_path / "out", steps=3, warmup=2)
     trainer = Trainer(
         accelerator="cpu", max_steps=10, callbacks=[callback], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=str(tmp_path),
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(64, 16), batch_size=4))
+
+
+@pytest.mark.lightning
+def test_lightning_leaves_trace_report_and_verdict(tmp_path: Path, quiet: None) -> None:
+    from gpu_trace_advisor.integrations.lightning import EfficiencyCallback
+
+    callback = EfficiencyCallback(tmp_path / "out", steps=3, warmup=2)
+    lightning(tmp_path, callback)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "rank0.pt.trace.json.gz", "rank0.pt.trace.txt", "rank0.pt.trace.html",
     }  # fmt: skip
     assert callback.verdict.startswith("No GPU work was recorded")
+
+
+@pytest.mark.lightning
+def test_lightning_training_that_fails_leaves_what_was_recorded(tmp_path: Path, quiet: None) -> None:
+    """The error is the user's own, and no profiler is left running."""
+    from gpu_trace_advisor.integrations.lightning import EfficiencyCallback
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        lightning(tmp_path, EfficiencyCallback(tmp_path / "out", steps=8, warmup=1, html=False), fails_at=5)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"rank0.pt.trace.json.gz", "rank0.pt.trace.txt"}
+    lightning(tmp_path, EfficiencyCallback(tmp_path / "again", steps=2, warmup=1, html=False))
+    assert (tmp_path / "again" / "rank0.pt.trace.json.gz").exists()

@@ -44,7 +44,9 @@ class EfficiencyCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._recording.end()
 
     def _tell(self, advice: Advice) -> None:
-        logger.info(advice.verdict)
+        logger.warning(advice.verdict)  # what is less is not shown by default
         if self._state is not None:
             entry: dict[str, Any] = {"gpu_efficiency": advice.verdict, "step": self._state.global_step}
+            if self._state.epoch is not None:
+                entry["epoch"] = round(self._state.epoch, 3)
             self._state.log_history.append(entry)

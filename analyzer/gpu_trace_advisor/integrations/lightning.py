@@ -30,6 +30,9 @@ class EfficiencyCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         self._recording.step_ended()
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._recording.end()
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._recording.end()
 

@@ -13,20 +13,22 @@ from gpu_trace_advisor.analysis.device_window import Request
 
 
 def trace_handler(
-    folder: str | os.PathLike[str],
+    dir_name: str | os.PathLike[str],
     worker_name: str | None = None,
-    use_gzip: bool = True,
+    use_gzip: bool = False,
+    use_python_export: bool = False,
     *,
     html: bool = False,
     request: Request | None = None,
 ) -> Callable[[Any], None]:
-    """A drop-in for `torch.profiler.tensorboard_trace_handler`: for `torch.profiler.profile(on_trace_ready=…)`.
+    """A drop-in for `torch.profiler.tensorboard_trace_handler`, with its arguments: for `profile(on_trace_ready=…)`.
 
-    Each cycle of the profiler's schedule leaves `WORKER.TIME.pt.trace.json.gz` in the folder, three lines of advice in
-    `WORKER.TIME.pt.trace.txt`, and with `html` the report. WORKER is the rank, or the process where there is one; unlike
-    PyTorch's default it names neither host nor user. Whatever fails is a warning: training goes on.
+    Each cycle of the profiler's schedule leaves `WORKER.TIME.pt.trace.json` in the folder (with `use_gzip` packed), three
+    lines of advice in `WORKER.TIME.pt.trace.txt`, and with `html` the report. WORKER is the rank, or the process where
+    there is one; unlike PyTorch's default it names neither host nor user. Whatever fails is a warning: training goes on.
     """
-    place = Path(folder)
+    place = Path(dir_name)
+    options = {"use_python_export": True} if use_python_export else {}  # older PyTorch has no such option
 
     def handle(profiler: Any) -> None:
         from gpu_trace_advisor.integrations.beside import advise_beside, own_rank
@@ -36,7 +38,7 @@ def trace_handler(
             worker = worker_name or ("worker0" if rank is None else f"rank{rank}")
             place.mkdir(parents=True, exist_ok=True)
             trace = place / f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' * use_gzip}"
-            profiler.export_chrome_trace(str(trace))
+            profiler.export_chrome_trace(str(trace), **options)
         except Exception as error:
             warnings.warn(f"no trace was written: {type(error).__name__}: {error}", stacklevel=2)
             return

@@ -30,9 +30,9 @@ class WarmSteps:
         self.over = False
 
     def begin(self) -> None:
-        """Just before the first step."""
+        """Just before the first step. Only the first training is recorded: a callback may be used in several."""
         rank = own_rank()
-        if self.ranks == "zero" and rank:
+        if self.over or self.recorder is not None or (self.ranks == "zero" and rank):
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
