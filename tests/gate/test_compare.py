@@ -143,23 +143,28 @@ def test_p_is_that_of_scipy(before: int, after: int, ties: int) -> None:
 
 
 def test_runs_lie_apart_as_students_t_says() -> None:
-    """No scatter of steps: factors of e^-0.1, 1 and e^0.1 have a variance of 0.01, which counts 2 of 3 beside that of the
-    steps; t of 1 + 2 degrees of freedom is 5.841, and a single value differs from the mean of three by √(1 + 1/3) as much."""
+    """Steps that do not scatter: factors of e^-0.1, 1 and e^0.1 have a variance of 0.01, which counts 2 of 5; t of 3 + 2
+    degrees of freedom is 4.032, and a single value differs from the mean of three by √(1 + 1/3) as much."""
     runs = [[10 * math.exp(by)] * 9 for by in (-0.1, 0, 0.1)]
     found = apart(runs, [12.0] * 9)
-    assert found.chance == pytest.approx(5.841 * (0.02 / 3) ** 0.5 * (4 / 3) ** 0.5)
+    assert found.chance == pytest.approx(4.032 * (0.02 / 5) ** 0.5 * (4 / 3) ** 0.5)
     assert found.by == pytest.approx(math.log(1.2)) and not found.beyond
 
 
-def test_one_run_is_as_uncertain_as_its_steps_scatter() -> None:
-    """Two steps a factor of e^0.2 apart deviate by 0.2 / √2; one run against one differs by √2 as much."""
-    two = [10, 10 * math.exp(0.2)]
-    assert apart([two], two).chance == pytest.approx(9.925 * 0.2)
-    assert apart([two], [3 * ms for ms in two]).chance == pytest.approx(
-        9.925 * 0.2
-    )  # slower by a factor scatters as much
-    odd = apart([[10, 10, 10, 10, 90]], [10, 10, 10, 10, 10])
-    assert odd.chance == 0  # one odd step of several is no scatter
+@pytest.mark.parametrize(
+    ("scatter", "usual"),
+    [(0.001, 0.002), (0.01, 0.02), (0.02, 0.03), (0.05, 0.03), (0.1, 0.06)],
+)
+def test_one_run_differs_as_is_usual_for_its_scatter(scatter: float, usual: float) -> None:
+    """Two steps a factor of e^(√2 s) apart deviate by s; t of 3 degrees of freedom is 5.841, and one run against one differs
+    by √2 as much. Runs lie twice the scatter apart where it is small, 3 % at most, or 0.6 of it where that is more."""
+    two = [10, 10 * math.exp(scatter * 2**0.5)]
+    for other in (two, [3 * ms for ms in two]):  # slower by a factor scatters as much
+        assert apart([two], other).chance == pytest.approx(5.841 * usual * 2**0.5)
+
+
+def test_one_odd_step_of_several_is_no_scatter() -> None:
+    assert apart([[10, 10, 10, 10, 90]], [10, 10, 10, 10, 10]).chance == 0
 
 
 def test_quantiles_go_on_where_the_table_ends() -> None:
@@ -223,10 +228,10 @@ def test_what_lies_within_the_spread_of_runs_is_noise() -> None:
     several = compare([run(fast), run(slow), run(fast)], run([p + 0.001 for p in slow]))
     assert several.verdict == SAME
     step = several.lanes[0].step
-    # The same recording twice counts once: ln 22.54 and ln 25.54 have a variance of 0.0078, steps hardly any, together half;
-    # t of 1 + 1 degrees of freedom is 9.925, one value differs from the mean of two by √1.5 as much: e^0.76 - 1 of 24.04 ms.
+    # The same recording twice counts once: ln 22.54 and ln 25.54 have a variance of 0.0078, which counts 1 of 4, steps hardly
+    # scatter; t of 3 + 1 degrees of freedom is 4.604, one value differs from the mean of two by √1.5 as much.
     assert step is not None and step.noise_ns == pytest.approx(
-        (math.exp(9.925 * (0.0078 / 2 * 1.5) ** 0.5) - 1) * 24.04 * MS, rel=0.02
+        (math.exp(4.604 * (0.0078 / 4 * 1.5) ** 0.5) - 1) * 24.04 * MS, rel=0.02
     )
 
 

@@ -1,10 +1,10 @@
 """How far two runs of one program may lie apart by chance: what a shift has to exceed besides the noise between steps.
 
 The steps of a run are no independent samples: a run is slow as a whole because of where its memory lies, which algorithm
-was chosen, or who else uses the machine. The unit of chance is the run, and of runs there are few. So the variance
-between runs is estimated from the middles of the earlier runs, and, as they are few, from the scatter of the steps inside
-all runs too, as so many degrees of freedom more: a program whose steps scatter has runs that do.
-`tests/benchmarks/bench_repeats.py` measures what comes of it on repeats of real programs.
+was chosen, or who else uses the machine. The unit of chance is the run, and of runs there are few. So what the middles of
+the earlier runs say of the variance between runs is taken together with what is usual, as if three runs more had been
+made: about 3 % in repeats of real programs, less where the steps hardly scatter, more where they scatter much.
+`tests/benchmarks/bench_repeats.py` measures what comes of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from statistics import fmean, median, stdev, variance
 
 from gpu_trace_advisor.runtime.classes import dataclass
 
-STEPS_AS_RUNS = (2, 1)  # degrees of freedom that the scatter of steps counts for: beside one run, and beside several
+USUAL_AS = 3  # degrees of freedom that the usual variance between runs counts for beside the measured one
+USUAL = 0.03  # standard deviation of the logarithm of a run's middle, where steps scatter by 1.5 to 5 %
+OF_LITTLE, OF_MUCH = 2.0, 0.6  # the same as a share of the scatter of steps, where that is smaller or larger
 FEW = 3  # values: of more, one odd one does not count
 QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
 """99.5 % quantiles of Student's t for 1 to 10 degrees of freedom: both sides together err once in a hundred times."""
@@ -51,11 +53,15 @@ def apart(
     runs = [[math.log(value) for value in run] for run in (*before, after) if run]
     *middles, last = [math.log(middle([math.exp(value) for value in run])) for run in runs]
     others = len(middles) - 1
-    scatter = fmean(_scatter(run) ** 2 for run in runs)
+    usual = _usual(math.sqrt(fmean(_scatter(run) ** 2 for run in runs)))
     between = variance(middles) if others else 0.0
-    steps = STEPS_AS_RUNS[bool(others)]
-    deviation = math.sqrt((steps * scatter + others * between) / (steps + others))
-    return Apart(last - fmean(middles), quantile(steps + others) * deviation * math.sqrt(1 + 1 / len(middles)))
+    deviation = math.sqrt((USUAL_AS * usual**2 + others * between) / (USUAL_AS + others))
+    return Apart(last - fmean(middles), quantile(USUAL_AS + others) * deviation * math.sqrt(1 + 1 / len(middles)))
+
+
+def _usual(scatter: float) -> float:
+    """How far runs usually lie apart whose steps scatter like that; both are standard deviations of logarithms."""
+    return max(OF_MUCH * scatter, min(OF_LITTLE * scatter, USUAL))
 
 
 def _scatter(values: Sequence[float]) -> float:
