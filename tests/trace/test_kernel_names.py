@@ -226,6 +226,12 @@ def test_words_of_communication_elsewhere(name: str) -> None:
     ("name", "cls"),
     [
         ("triton_poi_fused_addmm_gelu_view_17", "elementwise"),
+        # Words inside words: ten-sort-ransform, rope of neighbours ("norm" for normal).
+        ("tensorTransformGeneric", "transpose"),
+        ("void rope_norm<true, false, float>(float const*, float*)", "elementwise"),
+        ("void soft_max_f32<true, 1024, 1024, float>(float const*)", "softmax"),
+        ("cpy_f32_f16", "copy"),
+        ("void k_get_rows_float<float, float>(float const*, int const*)", "embedding"),
         ("triton_poi_fused__to_copy_1", "elementwise"),
         ("triton_for_fused_3", "elementwise"),
         ("triton_red_fused_add_addmm_mul_native_layer_norm_view_18", "reduction"),
