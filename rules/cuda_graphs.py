@@ -14,6 +14,7 @@ from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.repeats import repeats
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
+from gpu_trace_advisor.rulekit.wall_time import LAUNCH_SCALE_NS
 from gpu_trace_advisor.trace.model import Kind
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
@@ -24,7 +25,6 @@ REPLAYED = 0.5  # share of operations that graphs replay already
 CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the odd branch stay outside the graph
 INFLATED = 0.30  # of the wall to launching: from here the cost of recording stacks may be what is seen
 LAUNCHING = ("framework", "python", "launch-call", "launch-latency", "queued-gap")
-LAUNCH_SCALE_NS = 1_000_000  # a longer gap is not the launching of one operation: something else ran
 ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
 
 IN_PYTORCH = (

@@ -1,7 +1,9 @@
 from collections.abc import Iterator
 
+import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import ns_by_class
+from gpu_trace_advisor.columns.intervals import Intervals
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes
@@ -97,7 +99,9 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         return
     classes = ns_by_class(view.timeline, view.operations)
     whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
-    launching = sum(view.causes.get(cause, 0) for cause in LAUNCHES)
+    window = Intervals(*(np.array([instant]) for instant in (view.window.start_ns, view.window.end_ns)))
+    host = wall_time.of_idle(view, window, LAUNCHES, wall_time.LAUNCH_SCALE_NS)
+    launching = sum(host.values())
     fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
     if not fuses and launching < LAUNCHING * wall:
         return
@@ -110,7 +114,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
     reasons += [f"{share(light, whole)} of the kernels' time is in memory-bound kernels"] if fuses else []
     yield Claim(
         message=f"Nothing is compiled, and {' and '.join(reasons)}.",
-        named=wall_time.of_causes(view, *LAUNCHES) if launching >= light or not fuses else {},
+        named=host if launching >= light or not fuses else {},
         ns=light,
         how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
         evidence=(

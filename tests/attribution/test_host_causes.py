@@ -65,6 +65,35 @@ def test_a_short_operator_is_overhead() -> None:
     assert idle(*FIRST, *events)["host framework"] == 199
 
 
+@pytest.mark.parametrize(
+    ("name", "us", "cause"),
+    [
+        ("aten::div", 99, "framework"),
+        ("aten::div", 150, "cpu-compute"),  # one of many of an image's normalisation
+        ("aten::as_strided", 150, "framework"),
+        ("aten::empty_strided", 150, "framework"),
+        ("aten::as_strided", 250, "cpu-compute"),
+    ],
+)
+def test_operators_of_some_hundred_microseconds_compute_where_they_can(name: str, us: int, cause: str) -> None:
+    events = [op(name, 10, 10 + us), call(10 + us, 14 + us, 2), kernel(15 + us, 300 + us, 2)]
+    assert idle(*FIRST, *events)[f"host {cause}"] == us
+
+
+def test_a_block_of_python_is_not_launching() -> None:
+    """Each step of 10 ms runs Python for 2.6 ms, then launches one kernel: nothing to compile."""
+    events: list[Event] = []
+    for i in range(5):
+        at = 10_000 * i
+        events += [
+            step(i, at, at + 10_000), frame("sample.py(10): sample", at, at + 2_600), op("aten::max", at + 900, at + 930),
+            op("aten::mm", at + 2_700, at + 2_730), call(at + 2_710, at + 2_720, i + 1), kernel(at + 2_725, at + 9_990, i + 1),
+        ]  # fmt: skip
+    rules = {finding.rule for finding in advice(*events).findings}
+    assert "torch-compile" not in rules
+    assert rules & {"python-block", "cpu-bound-python"}
+
+
 # Capturing graphs
 
 

@@ -34,8 +34,10 @@ def loads(count: int, first: int) -> Iterator[Event]:
         yield copy(110 * i + 10, 110 * i + 110, first + i, bytes=SIZE)
 
 
-def found(*events: Event) -> Finding:
-    (finding,) = [finding for finding in advice(PROGRAM, *events).findings if finding.rule == "h2d-pageable"]
+def found(*events: Event, window: str | None = None) -> Finding:
+    (finding,) = [
+        finding for finding in advice(PROGRAM, *events, window=window).findings if finding.rule == "h2d-pageable"
+    ]
     return finding
 
 
@@ -45,7 +47,7 @@ def named(finding: Finding) -> dict[str, int]:
 
 def test_copies_before_the_first_kernel_are_a_load() -> None:
     kernels = [event for i in range(5) for event in repeat(1_200 + REPEAT * i, 100 + 20 * i, copies=0)]
-    finding = found(*loads(10, 1), *kernels)
+    finding = found(*loads(10, 1), *kernels, window="gpu")
     assert named(finding) == {"exposed-copy": 10 * 100_000}
     assert finding.saving_ns is None
     assert "before the first kernel" in finding.message
@@ -55,7 +57,7 @@ def test_copies_before_the_first_kernel_are_a_load() -> None:
 
 def test_a_load_is_no_part_of_what_pinning_gives_to_the_repeats() -> None:
     repeats = [event for i in range(5) for event in repeat(1_200 + REPEAT * i, 100 + 20 * i)]
-    finding = found(*loads(10, 1), *repeats)
+    finding = found(*loads(10, 1), *repeats, window="gpu")
     assert named(finding)["exposed-copy"] == 5 * 100_000
     assert finding.saving_ns is not None
     assert finding.saving_ns[1] <= finding.ns < 10 * 100_000

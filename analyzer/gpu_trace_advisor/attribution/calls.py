@@ -24,7 +24,12 @@ QUESTION = re.compile(r"Get|Peek|Query|Attribute|IsCapturing|Occupancy|SetDevice
 NO_COMPUTATION = re.compile(
     r"c10d|nccl|gloo|record_param_comms|ProcessGroup|^Optimizer\.|^autograd::|^##|Compiled|Dynamo|^rpc"
 )
-CPU_OPERATOR_NS = 200_000  # a shorter operator without a launch is a view, a shape or a size
+CPU_OPERATOR_NS = 100_000  # a shorter operator without a launch is a view, a shape or a size
+SLOW_VIEW_NS = 200_000  # one that only describes its tensor anew, or allocates, is slow for other reasons up to here
+VIEWS = re.compile(
+    r"^aten::(?:_?(?:un)?safe_view|view|_?reshape\w*|as_strided|expand|detach|alias|permute|transpose|t|slice|select|narrow"
+    r"|(?:un)?squeeze|empty\w*|new_empty\w*|chunk|split\w*|unbind|lift_fresh|result_type|resolve_conj|resolve_neg)_?$"
+)
 LONG_CALL_NS = 200_000  # beyond the median launch call, at a kernel's first launch: code is being loaded
 
 
@@ -66,6 +71,9 @@ class LongCalls:
         )
         rows = np.flatnonzero(found)
         found[rows[named(trace, trace.name_code[rows], lambda name: NO_COMPUTATION.search(name) is not None)]] = False
+        rows = np.flatnonzero(found)
+        short = trace.end_ns[rows] - trace.start_ns[rows] < SLOW_VIEW_NS
+        found[rows[short & named(trace, trace.name_code[rows], lambda name: VIEWS.match(name) is not None)]] = False
         if not found.any():
             return found
         calls = np.flatnonzero((trace.kind == Kind.CALL) & (trace.process == self.timeline.process))

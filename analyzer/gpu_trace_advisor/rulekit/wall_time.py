@@ -17,6 +17,7 @@ from gpu_trace_advisor.rulekit.rule import Claim
 from gpu_trace_advisor.trace.model import Int64
 
 FOREVER = 1 << 60
+LAUNCH_SCALE_NS = 1_000_000  # a longer gap is not the launching of one operation: something else ran
 UNKNOWN = ("host-unknown", "device-unknown")
 """Time that nothing recorded explains: no change is known to save it."""
 
