@@ -134,15 +134,18 @@ def test_rank(name: str, info: object, rank: int | None, tmp_path: Path) -> None
 
 
 def test_memory_events() -> None:
-    """By time; the CPU is device -1; what is not told is -1."""
+    """By time; the CPU is device -1, and so is a number that no device has; what is not told is -1."""
     instant = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
     found = trace(
         {**instant, "ts": 9, "args": {"Bytes": -5, "Device Type": 1, "Device Id": 0, "Total Allocated": 3}},
         {**instant, "ts": 4, "args": {"Bytes": 8, "Device Type": 0, "Device Id": 0, "Total Allocated": 8}},
         {**instant, "ts": None, "args": {"Bytes": 1}}, {**instant, "name": "other", "ts": 5},
+        {**instant, "ts": 11, "args": {"Bytes": 2, "Device Type": 1, "Device Id": -7}},
     ).memory  # fmt: skip
-    assert (found.time_ns.tolist(), found.device.tolist(), found.bytes.tolist()) == ([4_000, 9_000], [-1, 0], [8, -5])
-    assert (found.allocated.tolist(), found.reserved.tolist()) == ([8, 3], [-1, -1])
+    assert (found.time_ns.tolist(), found.device.tolist(), found.bytes.tolist()) == (
+        [4_000, 9_000, 11_000], [-1, 0, -1], [8, -5, 2],
+    )  # fmt: skip
+    assert (found.allocated.tolist(), found.reserved.tolist()) == ([8, 3, -1], [-1, -1, -1])
 
 
 def test_span_of_the_recording() -> None:

@@ -434,7 +434,7 @@ def _memory(raw: RawEvents) -> Memory:
         return np.where((values < 0) | (values > LARGEST), NONE, values)
 
     kind, ordinal = column("Device Type"), column("Device Id")
-    device = np.where((kind == 0) | (ordinal == MISSING), NONE, ordinal)
+    device = np.where((kind == 0) | (ordinal < 0), NONE, ordinal)
     size = column("Bytes")
     return Memory(
         raw.ts[rows], device, np.where(np.abs(size.astype(np.float64)) > LARGEST, 0, size),
