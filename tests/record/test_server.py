@@ -113,6 +113,28 @@ def test_a_server_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFix
     assert "no answer within 0.5 s" in capsys.readouterr().err
 
 
+def test_an_address_for_clients_is_the_server_s(tmp_path: Path) -> None:
+    with standing_in(start_profile=fine, stop_profile=fine) as (url, asked):
+        assert record(f"{url}/v1/", tmp_path) == 2
+    assert asked == ["start_profile", "stop_profile"]
+
+
+def test_nothing_is_asked_of_another_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with standing_in(elsewhere=fine) as (other, asked):
+
+        def sent_on(handler: BaseHTTPRequestHandler) -> int:
+            handler.send_response(302)
+            handler.send_header("Location", f"{other}/elsewhere")
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return 0
+
+        with standing_in(start_profile=sent_on) as (url, _):
+            assert record(url, tmp_path) == 2
+    assert asked == []
+    assert "answers 302" in capsys.readouterr().err
+
+
 def test_no_server_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with standing_in() as (url, _):
         pass
@@ -123,7 +145,19 @@ def test_no_server_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--server", "ftp://x"], "expected an address such as http://"),
+        *(
+            (["--server", url], "expected an address such as http://")
+            for url in (
+                "ftp://x",
+                "http://[::1",
+                "http://127.0.0.1:99999",
+                "http://127.0.0.1:x",
+                "http://a b",
+                "http://",
+                "h:1",
+            )
+        ),
+        (["--server", "http://me:secret@127.0.0.1:9"], "give it without them"),
         (["--server", "http://127.0.0.1:9", "--folder", "missing"], "missing: no such folder"),
         (["--server", "http://127.0.0.1:9", "--seconds", "0"], "above 0"),
     ],
@@ -133,13 +167,36 @@ def test_bad_usage(arguments: list[str], says: str, capsys: pytest.CaptureFixtur
     assert says in capsys.readouterr().err
 
 
-def test_an_interruption_stops_the_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_ends_the_recording_and_keeps_it(
+    tmp_path: Path, sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sleep, interruptions = time.sleep, iter([KeyboardInterrupt])
+
+    def interrupted(seconds: float) -> None:
+        for error in interruptions:
+            raise error
+        sleep(seconds)
+
+    def writes(handler: BaseHTTPRequestHandler) -> int:
+        (tmp_path / "rank0.pt.trace.json.gz").write_bytes(sample("eager-decode").read_bytes())
+        return 200
+
+    with standing_in(start_profile=fine, stop_profile=writes) as (url, asked):
+        monkeypatch.setattr("gpu_trace_advisor.record.server.time.sleep", interrupted)
+        assert record(url, tmp_path) == 0
+    assert asked == ["start_profile", "stop_profile"]
+    told = capsys.readouterr()
+    assert "interrupted: what was recorded until now is kept" in told.err and told.out.startswith("GPU busy")
+
+
+def test_a_second_interruption_ends_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
     with standing_in(start_profile=fine, stop_profile=fine) as (url, asked):
         monkeypatch.setattr("gpu_trace_advisor.record.server.time.sleep", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            record(url, tmp_path)
-        monkeypatch.undo()
+        assert record(url, tmp_path) == 130
     assert asked == ["start_profile", "stop_profile"]
+    assert capsys.readouterr().err.splitlines()[-1] == "record: interrupted"

@@ -14,6 +14,7 @@ from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse
 from gpu_trace_advisor.record import Recorder, Settings, make_profiler, told, write_trace
 from gpu_trace_advisor.sanitize import clean, printable
 
+INTERRUPTED = 130  # what a shell makes of Ctrl-C
 STEPS = ("auto", "optimizer", "forward", "none")
 
 
@@ -69,6 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AdviseError as error:
         say(str(error))
         return error.exit_code
+    except KeyboardInterrupt:
+        if not options.server:  # it is the script's
+            raise
+        say("interrupted")
+        return INTERRUPTED
 
 
 def run(options: argparse.Namespace, script: Sequence[str]) -> int:

@@ -13,12 +13,12 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ingest import TRACE_NAMES
 
-ANSWER = 1 << 16  # bytes of an answer that are read
 START_SECONDS = 60.0  # for the server to start its profiler
 QUIET_SECONDS = 2.0  # without a change of size, and a file is whole
 LOOK_SECONDS = 0.25
@@ -38,8 +38,7 @@ def record_server(url: str, seconds: float, folder: Path, patience: float, tell:
         BadUsage: no such folder, or no URL of a server.
         NothingToAnalyse: the server refuses, dies, or writes nothing.
     """
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise BadUsage(f"--server {url}: expected an address such as http://127.0.0.1:8000")
+    url = _address(url)
     if not folder.is_dir():
         raise BadUsage(f"{folder}: no such folder; name the one that the server writes to ({HOW})")
     before = _recordings(folder)
@@ -47,10 +46,36 @@ def record_server(url: str, seconds: float, folder: Path, patience: float, tell:
     tell(f"recording for {seconds:g} s; send the requests that matter")
     try:
         time.sleep(seconds)
-    finally:  # Ctrl-C ends the recording, not the profiler's hold on the server
-        tell("stopping the profiler; the server writes its files")
-        _post(url, "stop_profile", patience)
+    except KeyboardInterrupt:  # ends the recording early; a second one ends this program
+        tell("interrupted: what was recorded until now is kept")
+    tell("stopping the profiler; the server writes its files")
+    _post(url, "stop_profile", patience)
     return _written(folder, before, patience, tell)
+
+
+def _address(url: str) -> str:
+    """Where the server's calls are: of an address for its clients, which ends in /v1, what is before that.
+
+    Raises:
+        BadUsage: it is no address of a server.
+    """
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # no port, or no address in brackets
+        known = False
+    if not known or not url.isprintable() or " " in url:
+        raise BadUsage(f"--server {url}: expected an address such as http://127.0.0.1:8000")
+    if "@" in parts.netloc:
+        raise BadUsage("--server: a name and password in the address are not sent; give it without them")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/").removesuffix("/v1"), "", ""))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Nothing is asked of another server than the one that was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _post(url: str, call: str, seconds: float) -> None:
@@ -59,12 +84,10 @@ def _post(url: str, call: str, seconds: float) -> None:
     Raises:
         NothingToAnalyse: there is no server, or it does not do it.
     """
-    place = f"{url.rstrip('/')}/{call}"
-    request = urllib.request.Request(place, data=b"", method="POST")
+    request = urllib.request.Request(f"{url}/{call}", data=b"", method="POST")
     shown = f"{urlsplit(url).hostname}: /{call}"
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:
-            answer.read(ANSWER)
+        urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds).close()
     except urllib.error.HTTPError as error:
         with error:
             said = " ".join(error.read(200).decode("utf-8", errors="replace").split())
