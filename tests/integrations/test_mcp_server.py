@@ -115,6 +115,14 @@ def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) 
             assert "expected training" in await refused(
                 agent, "open_recording", path="before.json.gz", phase="sleeping"
             )
+            assert "limit=-1: at least 1" in await refused(agent, "kernels", recording="recording-1", limit=-1)
+            assert "count=0: at least 1" in await refused(agent, "largest_gaps", recording="recording-1", count=0)
+            (folder / "page.html").write_text("<html>my own page</html>")
+            assert "something else lies there" in await refused(
+                agent, "write_report", recording="recording-1", path="page.html"
+            )
+            for _ in range(2):  # a report replaces a report
+                await told(agent, "write_report", recording="recording-1", path="again.html")
             for path in ("../report.html", "before.json.gz", "link.html", "report.txt"):
                 (folder / "link.html").unlink(missing_ok=True)
                 (folder / "link.html").symlink_to(folder.parent / "secret.json.gz")
@@ -122,6 +130,39 @@ def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) 
 
     asyncio.run(session())
     assert not (folder.parent / "report.html").exists()
+    assert (folder / "page.html").read_text() == "<html>my own page</html>"
+
+
+@pytest.mark.mcp
+def test_a_recording_that_is_made_again_is_read_again(folder: Path, sample: Callable[[str], Path]) -> None:
+    """An agent that records to the same file is told of the new recording, never of the old one."""
+
+    async def session() -> None:
+        async with client(folder) as agent:
+            first = await told(agent, "open_recording", path="before.json.gz")
+            assert await told(agent, "open_recording", path="before.json.gz") == first
+            shutil.copy(sample("eager-decode"), folder / "before.json.gz")
+            assert "changed since it was opened" in await refused(agent, "causes", recording="recording-1")
+            second = await told(agent, "open_recording", path="before.json.gz")
+            assert second.startswith("open as recording-2") and second.splitlines()[1] != first.splitlines()[1]
+
+    asyncio.run(session())
+
+
+@pytest.mark.mcp
+def test_a_comparison_reads_nothing_outside(folder: Path) -> None:
+    """A folder with a link out of the server's folders is not read, as a run before or as a recording."""
+    (folder / "ranks").mkdir()
+    (folder / "ranks" / "rank0.json.gz").symlink_to(folder.parent / "secret.json.gz")
+
+    async def session() -> None:
+        async with client(folder) as agent:
+            await told(agent, "open_recording", path="before.json.gz")
+            for path in ("ranks", "ranks/rank0.json.gz", "."):
+                assert "outside" in await refused(agent, "compare", recording="recording-1", before=path)
+            assert "outside" in await refused(agent, "open_recording", path="ranks")
+
+    asyncio.run(session())
 
 
 @pytest.mark.mcp
@@ -159,6 +200,9 @@ def test_the_folders_of_a_server(folder: Path) -> None:
     assert folders.recordings("before.json.gz") == [str(folder.resolve() / "before.json.gz")]
     with pytest.raises(BadUsage, match="outside"):
         folders.recordings(".")  # one of its recordings is a link out
+    for path in ("../missing.json", "/etc/no such file"):  # nor is it said whether it is there
+        with pytest.raises(BadUsage, match="outside"):
+            folders.existing(path)
     with pytest.raises(BadUsage, match=r"ends in \.html"):
         folders.writable("advice.json")
 

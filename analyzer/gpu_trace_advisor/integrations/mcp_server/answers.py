@@ -117,12 +117,23 @@ def causes(device: DeviceAdvice) -> list[str]:
     return lines
 
 
+def at_least_one(name: str, number: int) -> None:
+    """Refuse to list nothing.
+
+    Raises:
+        BadUsage: it is none.
+    """
+    if number < 1:
+        raise BadUsage(f"{name}={number}: at least 1")
+
+
 def kernels(device: DeviceAdvice, pattern: str, sort: str, limit: int) -> list[str]:
     """The kernels by name, those that hold `pattern`; sorted by `time`, `calls` or `name`.
 
     Raises:
         BadUsage: they cannot be sorted so.
     """
+    at_least_one("limit", limit)
     orders = {"time": lambda k: (-k.ns, k.name), "calls": lambda k: (-k.calls, k.name), "name": lambda k: k.name}
     if sort not in orders:
         raise BadUsage(f"sort={sort}: expected {', '.join(orders)}")
@@ -138,7 +149,12 @@ def kernels(device: DeviceAdvice, pattern: str, sort: str, limit: int) -> list[s
 
 
 def gaps(device: DeviceAdvice, count: int) -> list[str]:
-    """The longest stretches without GPU work."""
+    """The longest stretches without GPU work.
+
+    Raises:
+        BadUsage: none are asked for.
+    """
+    at_least_one("count", count)
     lines = [
         f"{len(device.gaps[:count])} largest gaps, from the window's start; idle {duration(device.idle_ns)} in all"
     ]

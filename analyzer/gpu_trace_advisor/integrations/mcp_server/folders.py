@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.ingest import find_traces
-from gpu_trace_advisor.ingest.locations import is_recording
+
+MADE_BY = b"Made by <code>advise</code>"
+"""What stands at the end of every report."""
+
+
+def _is_report(place: Path) -> bool:
+    """A page that this package has written."""
+    return place.is_file() and MADE_BY in place.read_bytes()
 
 
 class Folders:
@@ -16,19 +24,24 @@ class Folders:
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = tuple(root.resolve(strict=True) for root in roots)
 
-    def existing(self, path: str) -> Path:
+    def existing(self, path: str, *, read: bool = True) -> Path:
         """A file or folder that is there, without links in its path; a relative one is looked for in each folder.
 
+        What is outside is said to be so whether it is there or not. read: what it holds is read too.
+
         Raises:
-            BadUsage: there is none, or it lies outside.
+            BadUsage: there is none, or it lies outside, or it holds links to what does.
         """
         outside = False
         for place in [Path(path)] if Path(path).is_absolute() else [root / path for root in self.roots]:
+            if not self._holds(Path(os.path.normpath(place))):
+                outside = True
+                continue
             try:
                 found = place.resolve(strict=True)
             except (OSError, RuntimeError, ValueError):
                 continue
-            if self._holds(found):
+            if self._holds(found) and (not read or self._closed(found)):
                 return found
             outside = True
         raise BadUsage(
@@ -51,13 +64,18 @@ class Folders:
             BadUsage: it may not.
         """
         name = Path(path)
-        parent = self.existing(str(name.parent))
+        parent = self.existing(str(name.parent), read=False)
         place = parent / name.name
         if name.suffix != ".html":
             raise BadUsage(f"{path}: a report is written to a file that ends in .html")
-        if place.is_symlink() or (place.exists() and (not place.is_file() or is_recording(place))):
+        if place.is_symlink() or (place.exists() and not _is_report(place)):
             raise BadUsage(f"{path}: something else lies there; name another file")
         return place
+
+    def _closed(self, found: Path) -> bool:
+        """No link inside leads out of the folders."""
+        links = (one for one in found.rglob("*") if one.is_symlink()) if found.is_dir() else ()
+        return all(self._holds(link.resolve()) for link in links)
 
     def _holds(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)

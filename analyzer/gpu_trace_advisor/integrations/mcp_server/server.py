@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.integrations.mcp_server import answers
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
+from gpu_trace_advisor.runtime.classes import dataclass
 
 INSTRUCTIONS = """Advice on recordings of GPU programs (torch.profiler, Nsight Systems). Call open_recording first; the \
 other tools take its answer's name. Times are wall time of the window; each number is measured, modelled or assumed, as it \
@@ -25,35 +27,71 @@ says. Savings come from replaying the timeline."""
 MOST_OPEN = 16
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A recording, or the ranks of a run, as it was when it was opened."""
+
+    places: tuple[str, ...]
+    request: Request
+    states: tuple[tuple[int, int] | None, ...]
+    advice: Advice
+
+
 class Recordings:
     """Those that are open, by the name that calls use."""
 
     def __init__(self, folders: Folders) -> None:
         self.folders = folders
-        self._open: dict[str, tuple[tuple[str, ...], Request, Advice]] = {}
+        self._open: dict[str, Opened] = {}
         self._lock = Lock()
+        self._opened = 0
 
     def open(self, path: str, request: Request) -> tuple[str, Advice]:
         """The name under which a recording is open now, and what is said of it."""
         places = tuple(self.folders.recordings(path))
+        key = places, request, states(places)
         with self._lock:
-            known = next((name for name, (p, r, _) in self._open.items() if (p, r) == (places, request)), None)
-            if known:
-                return known, self._open[known][2]
-        advice = analysed(places, request)
+            if known := self._known(key):
+                return known, self._open[known].advice
+        opened = Opened(*key, analysed(places, request))
         with self._lock:
+            if known := self._known(key):  # another call was faster
+                return known, self._open[known].advice
             if len(self._open) >= MOST_OPEN:
                 del self._open[next(iter(self._open))]
-            numbers = [int(name.removeprefix("recording-")) for name in self._open]
-            name = f"recording-{max(numbers, default=0) + 1}"
-            self._open[name] = places, request, advice
-        return name, advice
+            self._opened += 1
+            name = f"recording-{self._opened}"
+            self._open[name] = opened
+        return name, opened.advice
 
-    def __getitem__(self, name: str) -> tuple[tuple[str, ...], Request, Advice]:
+    def _known(self, key: tuple[tuple[str, ...], Request, object]) -> str | None:
+        return next((name for name, one in self._open.items() if (one.places, one.request, one.states) == key), None)
+
+    def __getitem__(self, name: str) -> Opened:
+        """What is open under a name.
+
+        Raises:
+            BadUsage: nothing, or its files are others by now.
+        """
         with self._lock:
             if name not in self._open:
                 raise BadUsage(f"{name} is not open (open: {', '.join(self._open) or 'none'}); call open_recording")
-            return self._open[name]
+            opened = self._open[name]
+        if states(opened.places) != opened.states:
+            raise BadUsage(f"{name}: its file has changed since it was opened; call open_recording again")
+        return opened
+
+
+def states(places: Sequence[str]) -> tuple[tuple[int, int] | None, ...]:
+    """Size and time of change of each file; None where it is gone."""
+    found: list[tuple[int, int] | None] = []
+    for place in places:
+        try:
+            status = Path(place).stat()
+            found.append((status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
 
 
 def analysed(places: Sequence[str], request: Request) -> Advice:
@@ -103,7 +141,7 @@ def build(folders: Folders) -> MCPServer[Any]:
         return await in_thread(work)
 
     def told(name: str, answer: Callable[[Advice], list[str]], more: bool) -> str:
-        return answers.fitted(answer(recordings[name][2]), more)
+        return answers.fitted(answer(recordings[name].advice), more)
 
     @server.tool()
     async def verdict(recording: str, more: bool = False) -> str:
@@ -153,8 +191,9 @@ def build(folders: Folders) -> MCPServer[Any]:
         """Replay the timeline with the fixes of these rules together (comma-separated ids): what they would save."""
 
         def work() -> str:
-            places, request, _ = recordings[recording]
-            return answers.fitted(answers.what_if(analysed(places, replace(request, what_if=rules))), more)
+            opened = recordings[recording]
+            request = replace(opened.request, what_if=rules)
+            return answers.fitted(answers.what_if(analysed(opened.places, request)), more)
 
         return await in_thread(work)
 
@@ -166,8 +205,8 @@ def build(folders: Folders) -> MCPServer[Any]:
             from gpu_trace_advisor.gate.check import gates
             from gpu_trace_advisor.report.text.gate import render_comparison
 
-            _, request, advice = recordings[recording]
-            outcome = gates(advice.to_json(), [folders.existing(before)], None, request)
+            opened = recordings[recording]
+            outcome = gates(opened.advice.to_json(), [folders.existing(before)], None, opened.request)
             assert outcome.comparison is not None
             return answers.fitted(
                 render_comparison(outcome.comparison, color=False, width=answers.WIDTH).splitlines(), more
@@ -195,9 +234,9 @@ def build(folders: Folders) -> MCPServer[Any]:
             from gpu_trace_advisor.report.html.page import render
             from gpu_trace_advisor.runtime.files import write_whole
 
-            places, request, _ = recordings[recording]
+            opened = recordings[recording]
             place = folders.writable(path)
-            looked = look_at(list(places), request, jobs=1, drawn=True)
+            looked = look_at(list(opened.places), opened.request, jobs=1, drawn=True)
             write_whole(place, render(looked.advice, looked.drawings))
             return f"written: {place.name}, {place.stat().st_size:,} B"
 
