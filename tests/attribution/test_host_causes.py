@@ -356,6 +356,18 @@ def test_a_copy_that_takes_longer_than_it_waited_is_a_copy() -> None:
     assert details == {"blocking copy"}
 
 
+def test_a_drain_is_no_longer_where_launches_take_milliseconds() -> None:
+    """Under WSL2: each launch takes 3 ms to the device. After a synchronisation the host is silent for 2 ms."""
+    events: list[Event] = []
+    for i in range(4):
+        at = 10_000 * i
+        events += [call(at, at + 5, i + 1), kernel(at + 3_000, at + 7_000, i + 1), sync(at + 10, at + 7_995)]
+    found = idle(*events)
+    # Each of three gaps: until the call returned, 200 µs, and the rest of 2,005 µs until the next launch.
+    assert found["host host-sync"] == 3 * (995 + 200)
+    assert found["host host-unknown"] == 3 * (2_005 - 200)
+
+
 # Start-up by size
 
 

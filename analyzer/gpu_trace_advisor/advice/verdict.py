@@ -120,7 +120,10 @@ def not_recorded(device: DeviceAdvice) -> str:
     if device.ns_of("device-unknown") > device.ns_of("host-unknown"):
         codes = {note.code for note in device.health}
         if "late-start" in codes and not codes.intersection(FIRST_WORDS):
-            return "the GPU began late although it had nothing else to do (a first launch, WSL2, another process on it)"
+            late = "the GPU began late although it had nothing else to do (a first launch, WSL2, another process on it)"
+            if 10 * device.ns_of("host-unknown") < device.ns_of("device-unknown"):
+                return late
+            return f"{late}, or the host did what was not recorded: {record_host(device)}"
         return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
     called = sum(item.ns for item in device.attribution if item.detail == SYSTEM_CALL)
     if 2 * called > device.ns_of("host-unknown"):

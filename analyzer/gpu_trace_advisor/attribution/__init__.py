@@ -18,9 +18,9 @@ communication before copies); an idle one belongs to what the gap's closing oper
 4. *A blocking call* is `host-sync`: one that synchronises by its name, or a copy call that returned after its copy had
    ended, and is synchronous by its name or took 20 µs. Where no call blocks, but the next launch follows the end of the
    same kernel over and over, the usual time between them is `host-poll`, of whatever is generic (rule 5).
-5. *A drain* ends one launch latency after its blocking call returned: `framework`, `python`, `launch-call` and
-   `host-unknown` in that time are `host-sync` too, where the call had waited for running work. What the host does after
-   that is the host's own.
+5. *A drain* ends one launch latency, at most 200 µs, after its blocking call returned: `framework`, `python`,
+   `launch-call` and `host-unknown` in that time are `host-sync` too, where the call had waited for running work. What the
+   host does after that is the host's own.
 6. *While the launch call runs*, the usual latency is `launch-latency`; beyond it the call is `allocator` or `module-load`
    where it allocates or loads, `copy-staging` for a copy call of more than 50 µs, else `launch-call`.
 7. *After it has returned*, the wait is `queued-gap` where an operation of the stream ended at the gap's start, else

@@ -158,14 +158,15 @@ def _unlinked(timeline: Timeline, gaps: Gaps, explained: int) -> Iterable[Pieces
 
 def _drained(timeline: Timeline, idle: Idle, blocking: Blocking, latency: int) -> Idle:
     """Rule 5: after a blocking call that had waited for running work the device stays empty for one launch latency at
-    least; generic host time of that length is the call's, what the host does after it is the host's own."""
+    least, where that is no unusual one; generic host time of that length is the call's, what the host does after it is the
+    host's own."""
     calls = np.flatnonzero(blocking.busy_ns > 0)
     if not latency:
         return idle
     returned = timeline.trace.end_ns[blocking.row[calls]]
     order = np.argsort(returned, kind="stable")
     row, returned = blocking.row[calls[order]], returned[order]
-    until = returned + latency
+    until = returned + min(latency, UNEXPLAINED_NS[1])
     until[:-1] = np.minimum(until[:-1], returned[1:])
     return _renamed(idle, Intervals(returned, until), "host-sync", row)
 
