@@ -42,7 +42,7 @@ IN_CUDA = (
 
 
 @rule(
-    title="Launches that a CUDA Graph would replay at once",
+    title="Launch-bound: use CUDA Graphs",
     cites=("tvi-matrix-cuda-graphs", "tvi-launch-graph", "tvi-cause-launch", "tvi-launch-sensitivity"),
     needs=("host", "launches"),
     fires=(

@@ -148,8 +148,10 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
     for op in mine.tolist():
         by_time[readable(timeline.label(op))] += int(timeline.length[op])
     names = [name for name, _ in by_time.most_common(3)]
+    what = _called({kernel_class(timeline.label(op)) for op in mine.tolist()})
     yield Claim(
-        message=f"{len(mine):,} matrix products in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "
+        title=f"{what[0].upper()}{what[1:]} in fp32",
+        message=f"{len(mine):,} {what} in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "
         f"without the tensor cores: {', '.join(names)}.",
         ns=ns,
         how=_how(view),
@@ -160,6 +162,13 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
         grade="modelled",
         doubts=() if view.hardware else ("the device's peaks are not known (--hardware NAME)",),
     )  # fmt: skip
+
+
+def _called(classes: set[str]) -> str:
+    """What kernels of these classes are called."""
+    if classes == {"convolution"}:
+        return "convolutions"
+    return "convolutions and matrix products" if "convolution" in classes else "matrix products"
 
 
 def _how(view: DeviceWindow) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces, merge_notes
 from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.trace.model import Note
 
 from tests.build import Event, advice, annotation, call, event, kernel, op, step, trace
@@ -140,3 +144,12 @@ def test_verdict_names_the_largest_loss() -> None:
     found = advice(call(0, 2, 1), kernel(5, 50, 1), loader, call(960, 962, 2), kernel(965, 1000, 2))
     assert "data loader" in found.verdict
     assert "90.5 %" in found.verdict  # 900 of the 995 µs from the first kernel to the last
+
+
+def test_steps_of_a_host_recording_are_picked(sample: Callable[[str], Path]) -> None:
+    """The sample has steps 2 to 4."""
+    trace = read(sample("cpu-mlp"))
+    host = advise_traces([trace], Request(steps="3-4")).host
+    assert host is not None and [step.name for step in host.steps] == ["ProfilerStep#3", "ProfilerStep#4"]
+    with pytest.raises(BadUsage, match="no such step; it has 2 to 4"):
+        advise_traces([trace], Request(steps="99"))

@@ -184,9 +184,8 @@ def test_what_fixes_would_save() -> None:
         "  dataloader, host-sync: saves 10.0 ms to 20.0 ms, 1.11× to 1.25× speedup",
         "    assumes a full queue",
     ]
-    assert section(shown(device(), what_if=(what, no)), "WHAT IF")[-2:] == [
-        "  run.json, device 1: graph: unknown",
-        "    graph is not priced: no repetition",
+    assert section(shown(device(), what_if=(what, no)), "WHAT IF")[-1:] == [
+        "  run.json, device 1: graph: saving unknown, no repetition",
     ]
 
 

@@ -147,6 +147,30 @@ def test_the_precision_advised_is_one_that_the_device_has(asked_for: str, says: 
     assert says in claim.how and not_said not in claim.how
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "title"),
+    [
+        ("volta_sgemm_128x64_tn", "volta_sgemm_64x64_nn", "Matrix products in fp32"),
+        ("volta_scudnn_128x64_relu_small_nn_v1", "relu", "Convolutions in fp32"),
+        ("volta_scudnn_128x64_relu_small_nn_v1", "volta_sgemm_64x64_nn", "Convolutions and matrix products in fp32"),
+    ],
+)
+def test_fp32_work_is_called_by_what_it_is(a: str, b: str, title: str) -> None:
+    (claim,) = BY_ID["mixed-precision"].check(
+        view_of(f"""
+ step |...................
+ host abS==============..
+ s7   .aaaaaaaaaaaaabbbbbb
+ a: {a}
+ b: {b}
+ device: v100-sxm2
+ repeat: 4
+ scale: 100us
+""")
+    )
+    assert claim.title == title
+
+
 def test_no_rule_takes_more_than_the_wall_though_many_streams_run(tmp_path: Path) -> None:
     """Four streams multiply for all of the time: that is the whole wall and not four of it."""
     from gpu_trace_advisor.advice.build import advise_traces

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gpu_trace_advisor.analysis.device_window import leave_out
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
-from gpu_trace_advisor.timelines.steps import Step, find_steps, parse_span, period_ns, pick_steps
+from gpu_trace_advisor.timelines.steps import Step, find_steps, lacking, parse_span, period_ns, pick_steps
 
 from tests.build import Event, advice, annotation, attribution, call, device, event, frame, kernel, op, step, timeline
 
@@ -158,6 +158,14 @@ def test_picked_steps() -> None:
         pick_steps(steps, "9", "f")
     with pytest.raises(BadUsage, match="no marked steps"):
         pick_steps([], "1", "f")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "beyond"), [("5-8", False), ("6", False), ("0-6", True), ("7-99", True), ("6,9", True)]
+)
+def test_more_steps_than_there_are_is_said(wanted: str, beyond: bool) -> None:
+    said = lacking(marked((0, 10), (10, 20), (20, 30), (30, 40)), wanted)
+    assert said == (f"; --steps {wanted} asks for more than the recording's 5 to 8" if beyond else "")
 
 
 def test_steps_without_numbers_are_counted_from_zero() -> None:

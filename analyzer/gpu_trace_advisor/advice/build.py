@@ -56,7 +56,7 @@ from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import WORTH, Claim, Rule
 from gpu_trace_advisor.rulekit.wall_time import settled
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns
+from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns, pick_steps
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import NONE, Kind, Note, Trace
@@ -497,12 +497,20 @@ def _outside(trace: Trace, request: Request) -> str:
 
 
 def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...], int | None]:
-    """Marked steps of the first process that has any, and their median period in ns."""
+    """Marked steps of the first process that has any, and their median period in ns.
+
+    Raises:
+        BadUsage: steps are asked for that it does not have.
+    """
     for process in range(len(trace.processes)):
         for rows in marker_rows(trace, process, request.marker())[:1]:
             spans = zip(rows.tolist(), trace.start_ns[rows].tolist(), trace.end_ns[rows].tolist(), strict=True)
             steps = [Step(trace.label(row), start, end, (start, end)) for row, start, end in spans]
+            if request.steps:
+                steps = [step for step in pick_steps(steps, request.steps, trace.name) if step.left_out is None]
             return tuple(StepAdvice(s.name, s.start_ns, s.end_ns, 0, 0, None) for s in steps), period_ns(steps)
+    if request.steps:
+        pick_steps((), request.steps, trace.name)
     return (), None
 
 

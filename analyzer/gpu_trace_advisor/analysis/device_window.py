@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -41,6 +41,7 @@ from gpu_trace_advisor.timelines.steps import (
     Window,
     choose_window,
     find_steps,
+    lacking,
     marker_rows,
     period_ns,
     pick_steps,
@@ -383,6 +384,8 @@ def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow
     else:
         steps = leave_out(attribution, steps, inferred=bool(source))
     window = choose_window(timeline, steps, "steps" if request.steps else request.window, source)
+    if request.steps:
+        window = replace(window, why=window.why + lacking(steps, request.steps))
     operations = inside(timeline, window.start_ns, window.end_ns)
     return DeviceWindow(program, index, window, tuple(steps), of_step, operations, source, request=request)
 

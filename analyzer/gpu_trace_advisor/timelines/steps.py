@@ -148,20 +148,38 @@ def pick_steps(steps: Sequence[Step], wanted: str, file: str) -> list[Step]:
     Raises:
         BadUsage: not such a list, or no step has such a number.
     """
+    spans, numbers = _spans(wanted), _numbers(steps)
+    picked = [any(first <= number <= last for first, last in spans) for number in numbers]
+    if not any(picked):
+        have = f"it has {numbers[0]} to {numbers[-1]}" if len(steps) else "it has no marked steps"
+        raise BadUsage(f"{file}: --steps {wanted}: no such step; {have}")
+    return [
+        step if keep else step.without(f"not among --steps {wanted}") for step, keep in zip(steps, picked, strict=True)
+    ]
+
+
+def lacking(steps: Sequence[Step], wanted: str) -> str:
+    """What `--steps` asks for beyond the recording, as the end of a sentence; empty where all is there."""
+    numbers = _numbers(steps)
+    if all(numbers[0] <= first and last <= numbers[-1] for first, last in _spans(wanted)):
+        return ""
+    return f"; --steps {wanted} asks for more than the recording's {numbers[0]} to {numbers[-1]}"
+
+
+def _spans(wanted: str) -> list[tuple[int, int]]:
+    """First and last number of each part."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", wanted):
         raise BadUsage(f"--steps {wanted}: expected numbers and ranges such as 3-7 or 2,5")
     spans = [(int(first), int(last or first)) for first, _, last in (part.partition("-") for part in wanted.split(","))]
     if back := [f"{first}-{last}" for first, last in spans if last < first]:
         raise BadUsage(f"--steps {wanted}: {back[0]} ends before it starts; expected ranges such as 3-7")
+    return spans
+
+
+def _numbers(steps: Sequence[Step]) -> list[int]:
+    """The markers' own, else positions from 0."""
     numbers = [step.number for step in steps]
-    places = [n if n is not None else i for i, n in enumerate(numbers)] if None not in numbers else range(len(steps))
-    picked = [any(first <= number <= last for first, last in spans) for number in places]
-    if not any(picked):
-        have = f"it has {places[0]} to {places[-1]}" if len(steps) else "it has no marked steps"
-        raise BadUsage(f"{file}: --steps {wanted}: no such step; {have}")
-    return [
-        step if keep else step.without(f"not among --steps {wanted}") for step, keep in zip(steps, picked, strict=True)
-    ]
+    return [at if n is None else n for at, n in enumerate(numbers)] if None not in numbers else list(range(len(steps)))
 
 
 def choose_window(timeline: Timeline, steps: Sequence[Step], request: str | None, inferred_from: str = "") -> Window:

@@ -181,10 +181,11 @@ def what_if(page: Page, advice: Advice) -> None:
     for what in advice.what_if:
         place = f"{clean(what.file)}, {device_label(what)}: " if len(advice.what_if) > 1 else ""
         if what.saving_ns is None or what.speedup is None:
-            page.prose(f"{place}{', '.join(what.fixes)}: unknown", "    ", first="  ")
-        else:
-            saves = f"saves {between(what.saving_ns)}, {faster(what.speedup)}"
-            page.prose(f"{place}{', '.join(what.fixes)}: {saves}", "    ", first="  ")
+            for fix, why in what.refused:
+                page.prose(f"{place}{clean(fix)}: saving unknown, {clean(why)}", "    ", first="  ")
+            continue
+        saves = f"saves {between(what.saving_ns)}, {faster(what.speedup)}"
+        page.prose(f"{place}{', '.join(what.fixes)}: {saves}", "    ", first="  ")
         for assumed in what.assumes:
             page.prose(f"assumes {clean(assumed)}", "      ", first="    ")
         for fix, why in what.refused:
