@@ -65,6 +65,7 @@ def host(**changes: Any) -> HostAdvice:
     made = HostAdvice(
         file="run.json", start_ns=0, end_ns=100 * MS, ranges=(HostTime("forward", 4, 60 * MS, 0.6, 15 * MS),),
         operators=(HostTime("aten::mm", 8, 40 * MS, 0.4, 5 * MS),), calls=(), steps=STEPS, step_ns=50 * MS,
+        to_record="activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     )  # fmt: skip
     return dataclasses.replace(made, **changes)
 

@@ -238,3 +238,26 @@ def test_stacks() -> None:
         "profiler-stacks": 2,
     }  # fmt: skip
     assert advise_traces([trace(*eager(5), with_stack=1)]).health == ()
+
+
+# What lies outside the window
+
+
+def test_what_takes_long_before_the_window_is_told() -> None:
+    """349 of 593 ms before the first operation, 275 of them in two calls."""
+    events = [
+        call(0, 200_000, 0, "cudaHostAlloc"), call(210_000, 285_000, 0, "cudaHostAlloc"), call(348_000, 348_010, 1),
+        kernel(349_000, 593_000, 1),
+    ]  # fmt: skip
+    assert message("outside-window", *events) == (
+        "349.0 ms (58.9 % of the recording) before the window, 275.0 ms of it in cudaHostAlloc × 2: not in these numbers "
+        "(--window all)"
+    )
+
+
+def test_what_is_short_or_asked_for_is_not_told() -> None:
+    events = [op("aten::empty", 0, 99), *eager(9, 100)]
+    assert "outside-window" not in health(*events)  # 0.1 ms
+    late = [op("aten::empty", 0, 9_000), *eager(9, 10_000)]
+    assert "outside-window" in health(*late)
+    assert "outside-window" not in health(*late, window="all")

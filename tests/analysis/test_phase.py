@@ -45,12 +45,45 @@ def phase(*events: dict[str, Any], steps: tuple[tuple[int, int], ...] = ()) -> P
         ("step[TARGET_VERIFY bs=4]", (DECODE, 4, None, None)),
         ("execute_context_0(0)_generation_0(0)", None),
         ("step[IDLE]", None),
+        ("[Executor] _forward_step 35: 0 ctx reqs, 8 gen reqs", (DECODE, 8, 8, None)),
+        ("_forward_step 1: 2 ctx reqs, 8 gen reqs", (MIXED, 10, None, None)),
+        ("_forward_step 1: 0 ctx reqs, 0 gen reqs", None),
+        ("prefill", (PREFILL, None, None, None)),
+        ("decode_step 12", (DECODE, None, None, None)),
+        ("decoder", None),
+        ("vae.decode", None),
         ("my step[DECODE bs=32]", None),
         ("ProfilerStep#3", None),
     ],
 )
 def test_annotations_of_engines(name: str, said: tuple[str, int, int, int | None] | None) -> None:
     assert read_annotation(name) == said
+
+
+def test_the_annotation_that_launched_the_windows_work_says_it() -> None:
+    """The host is ahead: at 100 µs it annotates the decode while the prompt runs, whose annotation has ended."""
+    events = [
+        annotation("execute_context_2(8155_0)_generation_0(0)", 0, 40), call(1, 3, 1), kernel(100, 200, 1),
+        annotation("execute_context_0(0)_generation_37(37)", 120, 180), call(121, 123, 2), kernel(200, 260, 2),
+    ]  # fmt: skip
+    one = timeline(*events)
+    costs = operation_costs(one)
+    first, second = (detect(one, costs, a * 1000, b * 1000) for a, b in ((100, 200), (200, 260)))
+    assert (first.name, first.tokens) == (PREFILL, 8155)
+    assert (second.name, second.tokens) == (DECODE, 37)
+    assert detect(one, costs, 0, 300_000).name == MIXED
+
+
+def test_prompts_and_tokens_in_one_step_are_mixed() -> None:
+    """8,155 tokens of prompts and 37 sequences that generate, whatever the rows of a product."""
+    found = phase(annotation("execute_context_3(8155_0)_generation_37(37_900)", 0, 40), *product(1, 37, 1))
+    assert (found.name, found.batch, found.tokens) == (MIXED, 40, 8192)
+
+
+def test_a_range_called_decode_is_a_models_only_beside_a_prefill() -> None:
+    decode = [annotation("decode", 0, 40), *product(1, 37, 1)]
+    assert phase(*decode).name == UNKNOWN
+    assert phase(*decode, annotation("prefill", 500, 540), *product(501, 2000, 2)).name == MIXED
 
 
 def test_the_engine_says_it() -> None:

@@ -55,7 +55,11 @@ def test_every_shape_of_advice_makes_a_page(names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"steps": (), "step_ns": None}, {"ranges": (), "operators": (), "calls": ()}])
 def test_every_shape_of_a_recording_without_gpu_work_makes_a_page(change: dict[str, Any]) -> None:
-    made = advice(host=host(**change), health=(Note("partial", "the file is cut short", 1),), errors=("b.json: cut",))
+    made = advice(
+        host=host(to_record="get the whole file", **change),
+        health=(Note("partial", "the file is cut short", 1),),
+        errors=("b.json: cut",),
+    )
     text = Page(render(made)).text
     for words in ("To record the GPU", "get the whole file", "the file is cut short", "b.json: cut"):
         assert words in text

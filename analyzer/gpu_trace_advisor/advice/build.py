@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gpu_trace_advisor.advice.across_ranks import Changed, changed_ranks, compared, ranks_of
+from gpu_trace_advisor.advice.how_to_record import how_to_record
 from gpu_trace_advisor.advice.model import (
     Advice,
     DeviceAdvice,
@@ -23,7 +24,7 @@ from gpu_trace_advisor.advice.model import (
 from gpu_trace_advisor.advice.ranking import alone, checked, distrust, judge, together, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, only_a_set, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace, failures
 from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
 from gpu_trace_advisor.analysis.rank_summary import world
@@ -173,6 +174,8 @@ def advise_one(found: Analysed, request: Request = DEFAULT, run: RankSet | None 
         BadUsage: the request cannot be met.
     """
     trace, notes = found.trace, list(found.notes)
+    if only_a_set(trace, request):
+        notes.append(Note("lone-memset", "all GPU work is one memset: --window gpu lists the device", 1))
     devices: list[DeviceAdvice] = []
     rules, broken = find_rules(Path(request.rules) if request.rules else None)
     wanted = chosen_fixes(request.what_if, rules)
@@ -442,7 +445,7 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
     Raises:
         NothingToAnalyse: not even that, or GPU work was asked for, or should be there and is not.
     """
-    if len(trace.operations):
+    if len(trace.operations) and not only_a_set(trace, request):
         raise NothingToAnalyse(_outside(trace, request))
     if (trace.kind == Kind.ACCELERATOR).any():
         raise NothingToAnalyse(
@@ -457,7 +460,7 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
     if lost:
         raise NothingToAnalyse(
             f"{trace.name}: {lost} launches but no GPU operation: GPU activity records are missing{_diagnostics(trace)}; "
-            f"{_how_to_record(trace)}"
+            f"{how_to_record(trace)}"
         )
     remembers = len(trace.memory.time_ns) > 0
     tells = (trace.kind < Kind.KERNEL).any() or remembers
@@ -471,7 +474,7 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
         )
         if failed := failures(trace):
             raise NothingToAnalyse(f"{trace.name}: {failed.message} ({what} in it{_diagnostics(trace)})")
-        raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {_how_to_record(trace)}")
+        raise NothingToAnalyse(f"{trace.name}: {what} in it{_diagnostics(trace)}; {how_to_record(trace)}")
     steps, step_ns = _host_steps(trace, request)
     times = np.concatenate([trace.start_ns[:1], trace.end_ns, trace.memory.time_ns])
     first, last = int(times.min()), int(times.max())
@@ -484,6 +487,7 @@ def _host_only(trace: Trace, request: Request) -> HostAdvice:
         calls=tuple(host_ranges(trace, (Kind.CALL, Kind.OS))),
         steps=steps,
         step_ns=step_ns,
+        to_record=how_to_record(trace),
     )
 
 
@@ -519,12 +523,3 @@ def _diagnostics(trace: Trace) -> str:
     texts = [text for text in texts if not re.search(r"backtrace|perf event|paranoid|CPU (?:kernel )?IP", text)]
     told = [text for text in texts if re.search(r"cuda|cupti|gpu|kernel", text, re.IGNORECASE)] or list(texts)
     return f" (the profiler said: {' '.join(told[0].split())[:200]})" if told else ""
-
-
-def _how_to_record(trace: Trace) -> str:
-    if trace.format == "nsight":
-        return "record with nsys profile --trace=cuda,nvtx, with the privileges it asks for, and let the capture finish"
-    return (
-        "record with torch.profiler and ProfilerActivity.CUDA on a machine where CUPTI may collect, and let the profiler stop "
-        "after the GPU is done"
-    )

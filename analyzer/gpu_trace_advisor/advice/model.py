@@ -201,6 +201,8 @@ class HostAdvice:
     calls: tuple[HostTime, ...]
     steps: tuple[StepAdvice, ...]
     step_ns: int | None
+    to_record: str = ""
+    """What the recording lacks, and how to record the GPU's work."""
 
 
 @dataclass(frozen=True)

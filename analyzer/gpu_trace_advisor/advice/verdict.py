@@ -26,6 +26,11 @@ def verdict(
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded. What failed comes
     before it."""
     failed = "".join(f"{note.message.split(';')[0]}. " for note in health if note.code in BEFORE_ANYTHING)
+    if any(note.code == "lone-memset" for note in health) and host and recordings == 1:
+        span = duration(host.end_ns - host.start_ns)
+        return (
+            f"{failed}No GPU work but one memset was recorded in these {span}; what follows is the host's side alone."
+        )
     return failed + _verdict(devices, host, run, recordings)
 
 

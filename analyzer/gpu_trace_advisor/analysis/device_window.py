@@ -335,6 +335,8 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
     Raises:
         NothingToAnalyse: a device, steps or a marker were asked for that the trace does not have.
     """
+    if only_a_set(trace, request):
+        return [], []
     marker = request.marker()
     hosts = {p: read_host(trace, p, marker) for p in present(trace.process[trace.operations]).tolist()}
     lanes = timelines(trace, hosts)
@@ -365,6 +367,13 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
         known = sorted(set(trace.device[trace.operations].tolist()))
         raise NothingToAnalyse(f"{trace.name}: no operations on device {request.device}; it has devices {known}")
     return found, notes
+
+
+def only_a_set(trace: Trace, request: Request) -> bool:
+    """All GPU work is one memset, as when a program only creates its context: a recording of the host, unless a device, a
+    window or steps were asked for."""
+    asked = (request.window, request.steps, request.step_marker, request.device)
+    return asked == (None,) * 4 and trace.kind[trace.operations].tolist() == [Kind.SET]
 
 
 def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow:

@@ -13,7 +13,7 @@ from gpu_trace_advisor.analysis.summary import lost_launches
 from gpu_trace_advisor.attribution import HOST, START_UP, SUBMITTED, Attribution
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import counted, present
-from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.columns.intervals import ascending, clip, total, union
 from gpu_trace_advisor.timelines.device import COMMUNICATION, MIGRATION, Timeline
 from gpu_trace_advisor.timelines.steps import Step, Window, marker_rows
 from gpu_trace_advisor.trace.call_errors import error_of, failed_calls
@@ -32,6 +32,8 @@ RECORDER_ERROR = re.compile(
     r"CUPTI_ERROR_\w+|CUDA profiling (?:might|may) have not|not collected due to", re.IGNORECASE
 )
 COLLECTIVE = re.compile(r"(?:nccl|rccl|hccl|xccl):|record_param_comms$")  # on the host's side
+OUTSIDE, OUTSIDE_NS = 0.2, 1_000_000  # of the recording, and ns: what lies outside the window is told from both on
+MOSTLY = 0.3  # of it in calls of one name: they are told
 OUTLIER = 10  # a first collective this many times the median of the others waits for ranks that began later
 
 
@@ -132,6 +134,7 @@ def check_device(attribution: Attribution, window: Window, steps: Sequence[Step]
             _orphans(timeline, operations),
             _clock_skew(timeline, operations),
             _single_step(steps, window),
+            _outside(timeline, window),
             _empty_steps(timeline, steps),
             _collective_outlier(timeline),
         )
@@ -318,6 +321,40 @@ def _single_step(steps: Sequence[Step], window: Window) -> Note | None:
     if window.kind != "steps" or len(kept) != 1:
         return None
     return Note("single-step", "one step only: nothing can be said about how steps vary; record at least five", 1)
+
+
+def _outside(timeline: Timeline, window: Window) -> Note | None:
+    """Much of the recording lies before or after the window: context creation, loading, saving."""
+    trace = timeline.trace
+    if window.kind not in ("gpu", "steps") or any(note.code == "clock-skew" for note in trace.health):
+        return None
+    mine = (trace.process == timeline.process) & (trace.kind != Kind.OVERHEAD)
+    first, last = int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max())
+    told = []
+    for start, end, where in ((first, window.start_ns, "before"), (window.end_ns, last, "after")):
+        if end - start >= max(OUTSIDE * (last - first), OUTSIDE_NS):
+            told.append(
+                f"{duration(end - start)} ({share(end - start, last - first)} of the recording) {where} the window"
+                + _mostly(timeline, start, end)
+            )
+    return Note("outside-window", f"{'; '.join(told)}: not in these numbers (--window all)", 1) if told else None
+
+
+def _mostly(timeline: Timeline, start: int, end: int) -> str:
+    """The call or else the operator that takes most of a span, where that is much of it."""
+    trace = timeline.trace
+    for kind in (Kind.CALL, Kind.OPERATOR):
+        rows = np.flatnonzero((trace.kind == kind) & (trace.process == timeline.process))
+        rows = rows[(trace.start_ns[rows] < end) & (trace.end_ns[rows] > start)]
+        if not len(rows):
+            continue
+        ns = np.minimum(trace.end_ns[rows], end) - np.maximum(trace.start_ns[rows], start)
+        sums = np.bincount(trace.name_code[rows], weights=ns)
+        most = rows[trace.name_code[rows] == sums.argmax()]
+        inside = clip(union(trace.start_ns[most], trace.end_ns[most]), start, end)
+        if total(inside) >= MOSTLY * (end - start):
+            return f", {duration(total(inside))} of it in {trace.label(int(most[0]))} × {len(most):,}"
+    return ""
 
 
 def _empty_steps(timeline: Timeline, steps: Sequence[Step]) -> Note | None:

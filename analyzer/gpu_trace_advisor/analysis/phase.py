@@ -31,7 +31,10 @@ MOST = 0.8  # of the products' time must agree
 VLLM = re.compile(
     r"execute_(?:(?P<all>\d+)_)?context_(?P<c>\d+)\((?P<ct>[^)]*)\)_generation_(?P<g>\d+)\((?P<gt>[^)]*)\)"
 )
+TENSORRT_LLM = re.compile(r"(?:\[\w+\] )?_forward_step \d+: (?P<c>\d+) ctx reqs, (?P<g>\d+) gen reqs")
 SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]+)(?P<rest>[^\]]*)\]")
+PLAIN = re.compile(r"(?:prefill|decode)(?:[ _-]?(?:step|phase|token|forward|batch))?(?:[ _#:-]*\d+)?", re.I)
+"""A program's own ranges; `decode` alone may be that of images."""
 SGLANG_PHASES = {"DECODE": DECODE, "TARGET_VERIFY": DECODE, "EXTEND": PREFILL, "PREFILL": PREFILL, "MIXED": MIXED}
 
 BACKWARD = re.compile(
@@ -112,6 +115,12 @@ def read_annotation(name: str) -> tuple[str, int | None, int | None, int | None]
         tokens = int(found["all"]) if found["all"] else (new[0] or 0) + (cached[0] or 0)
         context = cached[1] // generating if phase == DECODE and generating and cached[1] else None
         return (phase, prompts + generating, tokens or None, context) if prompts or generating else None
+    if found := TENSORRT_LLM.match(name):
+        prompts, generating = int(found["c"]), int(found["g"])
+        phase = MIXED if prompts and generating else PREFILL if prompts else DECODE
+        return (phase, prompts + generating, None if prompts else generating, None) if prompts or generating else None
+    if found := PLAIN.fullmatch(name):
+        return PREFILL if name.lower().startswith("prefill") else DECODE, None, None, None
     if found := SGLANG.match(name):
         if found["mode"] not in SGLANG_PHASES:
             return None
@@ -140,9 +149,12 @@ def _annotated(timeline: Timeline, start_ns: int, end_ns: int) -> Phase | None:
     telling = np.array([read_annotation(name) is not None for name in trace.names], np.bool_)
     if not telling.any():
         return None
-    rows = np.flatnonzero(trace.name_mask(telling) & (trace.start_ns < end_ns) & (trace.end_ns > start_ns))
-    host = np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
-    rows = rows[host & (trace.process[rows] == timeline.process)]
+    rows = np.flatnonzero(trace.name_mask(telling) & (trace.process == timeline.process))
+    rows = rows[np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))]
+    plain = {code for code in np.flatnonzero(telling).tolist() if PLAIN.fullmatch(trace.names[code])}
+    if plain and not any(trace.names[code].lower().startswith("prefill") for code in plain):
+        rows = rows[~np.isin(trace.name_code[rows], list(plain))]
+    rows = _of_window(timeline, rows, start_ns, end_ns)
     stretches: list[Stretch] = []
     for row in rows.tolist():
         said = read_annotation(trace.label(row))
@@ -167,6 +179,17 @@ def _annotated(timeline: Timeline, start_ns: int, end_ns: int) -> Phase | None:
         _median(values) for values in zip(*((s.batch, s.tokens, s.context) for s in stretches), strict=True)
     )
     return Phase(name, why, batch, tokens, context, tuple(stretches))
+
+
+def _of_window(timeline: Timeline, rows: Int64, start_ns: int, end_ns: int) -> Int64:
+    """Those in which the window's work was launched: the host runs ahead, so that they may end before the window begins, and
+    those that lie in it may have launched what comes after. Where launches tell nothing, those that overlap it."""
+    trace = timeline.trace
+    inside = np.flatnonzero(timeline.linked & (timeline.start < end_ns) & (timeline.end > start_ns))
+    launched = np.sort(trace.start_ns[timeline.launch[inside]])
+    begun, done = trace.start_ns[rows], trace.end_ns[rows]
+    used = rows[np.searchsorted(launched, begun) < np.searchsorted(launched, done)]
+    return used if len(used) else rows[(begun < end_ns) & (done > start_ns)]
 
 
 def _median(values: Iterable[int | None]) -> int | None:

@@ -48,6 +48,7 @@ CATEGORIES = {
     "cuda_sync": Kind.SYNC,
     "gpu_user_annotation": Kind.PROJECTION,
     "cuda_event": Kind.EVENT,
+    "cuda_profiler_range": Kind.EVENT,  # counters of CUPTI's range profiler
 }  # fmt: skip
 ACCELERATORS = ("mtia", "xpu", "hpu", "glow", "privateuse1", "npu")
 CAPTURE = -2  # the span that the profiler recorded: no row

@@ -74,7 +74,7 @@ def _page(
         ladders=_of(device, advice.ladders),
         serving=_of(device, advice.serving),
         limits=[note for note in advice.health if note.code in LIMITS],
-        how_to_record=how_to_record(advice),
+        how_to_record=advice.host.to_record if advice.host else "",
         roof=charts.roof(first.roofline, device.wall_ns) if first and device else None,
         run=run,
         job=_job(run) if run else [],
@@ -101,20 +101,7 @@ def _page(
     )  # fmt: skip
 
 
-DAMAGED = frozenset({"partial", "cut"})
 """Health codes of a recording that is not whole."""
-
-
-def how_to_record(advice: Advice) -> str:
-    """What to do to have GPU work in a recording that shows none."""
-    if any(note.code in DAMAGED for note in advice.health):
-        return "get the whole file, or record again: this one is damaged, and its GPU work may be in the part that is missing"
-    if advice.traces and advice.traces[0].format == "nsight":
-        return "record with nsys profile --trace=cuda,nvtx, with the privileges it asks for, and let the capture finish"
-    return (
-        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine where CUPTI may collect, for a "
-        "few steps after warm-up, and let the profiler stop after the GPU is done"
-    )
 
 
 def _drawn(

@@ -77,6 +77,7 @@ def _recording(advice: Advice, device: DeviceAdvice | None) -> Iterator[str]:
     if steps := period_text(device.steps, device.step_ns):
         yield f"{'inferred ' if device.steps_from else ''}steps: {steps}"
     yield f"window {duration(device.wall_ns)}: {clean(device.window_why)}"
+    yield from (clean(note.message) for note in device.health if note.code == "outside-window")
 
 
 def limits(advice: Advice) -> list[Note]:

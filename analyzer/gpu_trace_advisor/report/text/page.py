@@ -372,15 +372,7 @@ def host_times(page: Page, title: str, times: Sequence[HostTime], count: int) ->
 def how_to_record(page: Page, advice: Advice) -> None:
     """How to record the GPU's work too."""
     page.head("TO RECORD THE GPU")
-    if any(trace.format == "nsight" for trace in advice.traces):
-        page.prose(
-            "nsys profile --trace=cuda,nvtx,osrt -o run PROGRAM, then nsys export --type sqlite run.nsys-rep", "  "
-        )
-    else:
-        page.prose(
-            "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around work that runs on "
-            "a GPU; on ROCm the name is CUDA too", "  ",
-        )  # fmt: skip
+    page.prose(clean(advice.host.to_record if advice.host else ""), "  ")
 
 
 def _caveats(page: Page, advice: Advice) -> None:
