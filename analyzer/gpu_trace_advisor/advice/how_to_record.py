@@ -30,8 +30,8 @@ def how_to_record(trace: Trace) -> str:
 def _nsight(trace: Trace, calls: list[str]) -> str:
     if any(not ASKS.match(name) for name in calls):
         return (
-            f"CUDA calls were recorded ({calls[0]} …) and no GPU work: let the capture go on until the GPU is done, let no other "
-            "profiler use CUPTI at that time, and give nsys the privileges that it asks for"
+            f"CUDA calls were recorded ({calls[0]} …) and no GPU work: record with {NSYS}, give nsys the privileges that it "
+            "asks for, let no other profiler use CUPTI at that time, and let the capture go on until the GPU is done"
         )
     if calls:
         return (

@@ -183,13 +183,17 @@ def _annotated(timeline: Timeline, start_ns: int, end_ns: int) -> Phase | None:
 
 def _of_window(timeline: Timeline, rows: Int64, start_ns: int, end_ns: int) -> Int64:
     """Those in which the window's work was launched: the host runs ahead, so that they may end before the window begins, and
-    those that lie in it may have launched what comes after. Where launches tell nothing, those that overlap it."""
-    trace = timeline.trace
-    inside = np.flatnonzero(timeline.linked & (timeline.start < end_ns) & (timeline.end > start_ns))
-    launched = np.sort(trace.start_ns[timeline.launch[inside]])
+    those that lie in it may have launched what comes after. Of those that launched nothing, those that overlap it."""
+    trace, linked = timeline.trace, timeline.linked
     begun, done = trace.start_ns[rows], trace.end_ns[rows]
-    used = rows[np.searchsorted(launched, begun) < np.searchsorted(launched, done)]
-    return used if len(used) else rows[(begun < end_ns) & (done > start_ns)]
+
+    def launches(operations: Bool) -> Bool:
+        launched = np.sort(trace.start_ns[timeline.launch[np.flatnonzero(operations)]])
+        found: Bool = np.searchsorted(launched, begun) < np.searchsorted(launched, done)
+        return found
+
+    inside = launches(linked & (timeline.start < end_ns) & (timeline.end > start_ns))
+    return rows[inside | (~launches(linked) & (begun < end_ns) & (done > start_ns))]
 
 
 def _median(values: Iterable[int | None]) -> int | None:
