@@ -307,6 +307,34 @@ def test_a_failed_program_without_gpu_work_is_refused_for_that(tmp_path: Path) -
         export(tmp_path / "failed.sqlite", calls=calls, kernels=[])
 
 
+@pytest.mark.parametrize(
+    ("text", "work", "told"),
+    [
+        (
+            "CUDA profiling might have not been started correctly.",
+            True,
+            False,
+        ),  # of a launcher, beside what was recorded
+        ("CUDA profiling might have not been started correctly.", False, True),
+        ("CUPTI_ERROR_INVALID_DEVICE: device not supported.", True, True),
+    ],
+)
+def test_what_the_recorder_failed_at_is_said_where_it_matters(
+    tmp_path: Path, text: str, work: bool, told: bool
+) -> None:
+    event = {"timestamp": 0, "timestampType": 0, "source": 0, "severity": 2, "text": text, "globalPid": 0}
+    tables = {CUPTI + "RUNTIME": [nsys.call(0, 20_000, 1, 2)], "DIAGNOSTIC_EVENT": [event]}
+    if work:
+        tables[CUPTI + "KERNEL"] = [nsys.kernel(30_000, 90_000, 1)]
+    nsys.write(tmp_path / "told.sqlite", {1: "gemm", 2: "cudaLaunchKernel_v7000"}, **tables)
+    try:
+        said = advise_traces([read(tmp_path / "told.sqlite")], Request()).verdict
+    except NothingToAnalyse as error:
+        said = str(error)
+    assert (text.rstrip(".") in said) is told
+    assert ".. " not in said
+
+
 def test_not_ready_is_an_answer(tmp_path: Path) -> None:
     found = export(
         tmp_path / "polls.sqlite",

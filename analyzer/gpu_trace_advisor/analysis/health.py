@@ -28,9 +28,9 @@ CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing rec
 THINNED = 100  # ids for each recorded call; whole recordings have up to 40
 WHOLE = 100  # calls: of fewer the ids tell nothing
 FAILED = "failed-calls"
-RECORDER_ERROR = re.compile(
-    r"CUPTI_ERROR_\w+|CUDA profiling (?:might|may) have not|not collected due to", re.IGNORECASE
-)
+RECORDER_ERROR = re.compile(r"CUPTI_ERROR_\w+|not collected due to", re.IGNORECASE)
+# Nsight says this of every process that it saw and that used no CUDA: of launchers too, beside the one that was recorded.
+NOT_STARTED = re.compile(r"CUDA profiling (?:might|may) have not", re.IGNORECASE)
 COLLECTIVE = re.compile(r"(?:nccl|rccl|hccl|xccl):|record_param_comms$")  # on the host's side
 OUTSIDE, OUTSIDE_NS = 0.2, 1_000_000  # of the recording, and ns: what lies outside the window is told from both on
 MOSTLY = 0.3  # of it in calls of one name: they are told
@@ -93,12 +93,15 @@ def failures(trace: Trace) -> Note | None:
 
 def _recorder_errors(trace: Trace) -> Note | None:
     """What the recorder says of its own failures to trace the device."""
-    told = [text for text in trace.metadata.get("diagnostics") or () if RECORDER_ERROR.search(text)]
+    texts = trace.metadata.get("diagnostics") or ()
+    told = [text for text in texts if RECORDER_ERROR.search(text)]
+    if not len(trace.operations):
+        told += [text for text in texts if NOT_STARTED.search(text)]
     if not told:
         return None
     return Note(
         "recorder-errors",
-        f"the recorder could not trace the GPU as asked: {told[0][:200]}; GPU work may be missing",
+        f"the recorder could not trace the GPU as asked: {told[0][:200].rstrip(' .')}; GPU work may be missing",
         len(told),
     )
 
