@@ -1,15 +1,19 @@
 """How long the HTML report takes to write and a browser to show, and how large it is. Run on demand; prints a table.
 
     python tests/benchmarks/bench_html.py [--operations 1000 100000 2000000] [--sample mlp-training] [--chromium PATH]
+    python tests/benchmarks/bench_html.py --recording FILE
 
 A sample is tiled in memory to each size, and every size is measured in a process of its own. `write` is the page alone:
 its timeline has that size, its tables and findings are those of a thousand operations, and no analysis is counted.
 `paint` is the browser's first contentful paint from the start of the navigation, `drawn` when the timeline has been drawn,
 `zoom` one frame of it after a zoom; `-` without playwright or Chromium.
+
+With `--recording` the whole command is measured on a file, without the report and with it, in CPU seconds as well.
 """
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -70,17 +74,34 @@ def shown(page: Path, chromium: str | None) -> dict[str, float]:
     return {"paint": paint, "drawn": drawn, "zoom": zoom}
 
 
+def measure_command(recording: Path, page: Path, chromium: str | None) -> None:
+    """Print what the command takes without and with the report, and what the page is."""
+    command = [sys.executable, "-m", "gpu_trace_advisor", str(recording), "-o", "/dev/null"]
+    for name, more in (("without", []), ("with", ["--html", str(page)])):
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run([*command, *more], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        print(f"{name:>8}: {time.perf_counter() - began:.2f} s, {cpu:.2f} s CPU")
+    print(f"    page: {page.stat().st_size / 1e6:.2f} MB, {shown(page, chromium)} ms")
+
+
 def main() -> None:
     """Measure each size in a process of its own and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", type=int, nargs="+", default=[1_000, 100_000, 2_000_000])
     parser.add_argument("--sample", default="mlp-training")
     parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--recording", type=Path)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     sample = ROOT / "traces" / f"{given.sample}.json.gz"
     if given.one:
         print(json.dumps(measure(sample, given.operations[0], given.one)))
+        return
+    if given.recording:
+        with tempfile.TemporaryDirectory() as folder:
+            measure_command(given.recording, Path(folder, "page.html"), given.chromium)
         return
     print(f"{'operations':>12} {'write s':>8} {'MB':>6} {'paint ms':>9} {'drawn ms':>9} {'zoom ms':>8}")
     with tempfile.TemporaryDirectory() as folder:

@@ -40,7 +40,8 @@ def html(advice: Advice) -> str:
         ]
         if changes:
             parts.append(_table(("what to change", "saves", "grade", "do"), changes))
-    return "".join(parts)
+    inside = "".join(parts)
+    return f'<div class="tex2jax_ignore mathjax_ignore">{inside}</div>'  # a $ in a name begins no formula
 
 
 def _causes(device: DeviceAdvice) -> Iterator[tuple[str, str, str, str]]:
