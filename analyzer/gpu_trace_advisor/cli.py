@@ -314,9 +314,10 @@ def run(options: argparse.Namespace) -> int:
 
 def as_text(advice: Advice, options: argparse.Namespace) -> str:
     """The first screen, or everything with --verbose; what makes the answer doubtful goes to standard error too."""
+    from gpu_trace_advisor.advice.verdict import limits
     from gpu_trace_advisor.report.text import first_screen, page
 
-    for note in first_screen.limits(advice)[:3]:
+    for note in limits(advice.health)[:3]:
         say(f"warning: {note.message}")
     color = options.output is None and wants_color(sys.stdout)
     if options.verbose:

@@ -8,6 +8,7 @@ import gpu_trace_advisor
 import pytest
 from gpu_trace_advisor import BadUsage
 from gpu_trace_advisor.attribution import TimeSlice
+from gpu_trace_advisor.trace.model import Note
 
 from tests.advices import ITEMS, MS, advice, device
 
@@ -24,6 +25,14 @@ def test_html_is_the_first_screen_and_escapes_what_a_recording_says() -> None:
     assert "<td>data loader</td><td>30.0 ms</td><td>30.0 %</td><td>measured</td>" in shown
     for fetched in ("http", "<style", "<link", "src="):
         assert fetched not in shown
+
+
+def test_html_says_what_limits_it_and_no_name_is_a_formula() -> None:
+    notes = (Note("partial", "the file is cut short <here>", 1), Note("single-step", "one step only", 1))
+    shown = dataclasses.replace(advice(device()), health=notes, errors=("rank1.json: no such file",))._repr_html_()
+    assert "<p>Limit: the file is cut short &lt;here&gt;</p>" in shown and "one step only" not in shown
+    assert "<p>Not read: rank1.json: no such file</p>" in shown
+    assert shown.startswith('<div class="tex2jax_ignore mathjax_ignore">') and shown.endswith("</div>")
 
 
 def test_tables_add_up(sample: Callable[[str], Path]) -> None:

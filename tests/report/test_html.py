@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_trace_advisor.advice.model import Advice, StepAdvice
+from gpu_trace_advisor.advice.verdict import DOUBT
 from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.ingest import read
@@ -24,9 +25,11 @@ from gpu_trace_advisor.report.html.environment import read as template
 from gpu_trace_advisor.report.html.palette import SLOTS
 from gpu_trace_advisor.report.html.timeline import device_data
 from gpu_trace_advisor.report.redaction import shareable
+from gpu_trace_advisor.report.text import first_screen
+from gpu_trace_advisor.trace.model import Note
 
 from tests import build as b
-from tests.advices import MS, advice, device
+from tests.advices import MS, advice, device, host
 from tests.drawn import drawn
 
 EVIL = "</script><img src=x onerror=alert(1)>&\u2028'\""
@@ -229,8 +232,6 @@ def test_steps_that_are_longer_are_marked() -> None:
 
 
 def test_an_advice_without_drawings_or_devices_makes_a_page() -> None:
-    from tests.advices import host
-
     for made in (advice(device()), advice(host=host())):
         text = html.render(made)
         assert made.verdict in Page(text).text
@@ -343,6 +344,15 @@ def test_the_command_writes_it_beside_the_text(
     assert main([str(sample("training-dataloader")), "--format", "html"]) == 0
     assert capsysbinary.readouterr().out.decode("utf-8") == path.read_text(encoding="utf-8")
     assert str(tmp_path) not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("code", DOUBT)
+def test_what_makes_the_answer_doubtful_is_on_the_first_screen(code: str) -> None:
+    """Of the text and of the page, before any number; in both the same words."""
+    made = dataclasses.replace(advice(device()), health=(Note(code, "something is amiss with this recording", 1),))
+    text = Page(html.render(made)).text
+    assert text.index("something is amiss") < text.index("Where the time went")
+    assert "something is amiss" in first_screen.render(made, color=False, width=100)
 
 
 def test_twice_the_same(loader: tuple[Advice, list[Drawing]], report: str) -> None:

@@ -21,12 +21,14 @@ ROWS = 8
 
 
 def html(advice: Advice) -> str:
-    """The verdict, where the time went and the first changes. Everything from the recording is escaped; no script, no style
-    sheet, nothing that is fetched."""
-    parts = [f"<p><b>{_text(advice.verdict)}</b></p>"]
-    if advice.devices:
-        from gpu_trace_advisor.advice.verdict import focus  # which reads the model
+    """The verdict, what limits it, where the time went and the first changes. Everything from the recording is escaped; no
+    script, no style sheet, nothing that is fetched."""
+    from gpu_trace_advisor.advice.verdict import focus, limits  # which reads the model
 
+    parts = [f"<p><b>{_text(advice.verdict)}</b></p>"]
+    parts += [f"<p>Not read: {_text(error)}</p>" for error in advice.errors[:CHANGES]]
+    parts += [f"<p>Limit: {_text(note.message)}</p>" for note in limits(advice.health)[:CHANGES]]
+    if advice.devices:
         device = focus(advice.devices, advice.ranks)
         parts.append(_table(("where the time went", "time", "share", "grade"), _causes(device)))
         changes = [

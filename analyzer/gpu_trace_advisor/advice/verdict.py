@@ -17,6 +17,16 @@ ALIKE = 0.9  # devices whose walls reach this share of the longest are compared 
 BEFORE_ANYTHING = ("failed-calls", "recorder-errors")
 FIRST_WORDS = ("unrecorded-graph-nodes", "cut")  # what the trace lacks comes before any number
 LACKING = 0.2  # … when so much of the wall is unexplained
+DOUBT = (
+    "partial", "failed-call", "failed-calls", "lost-kernels", "unrecorded-graph-nodes", "cut", "empty-window",
+    "dropped-event", "quarantined-time", "impossible-duration", "duplicate-ranks", "thinned", "cold",
+)  # fmt: skip
+"""Codes of notes that a reader has to know before the numbers, the worst first."""
+
+
+def limits(health: Sequence[Note]) -> list[Note]:
+    """Notes that make the answer itself doubtful, the worst first."""
+    return sorted((note for note in health if note.code in DOUBT), key=lambda note: DOUBT.index(note.code))
 
 
 def verdict(
@@ -25,7 +35,7 @@ def verdict(
 ) -> str:  # fmt: skip
     """One sentence: how busy the GPU was and the largest thing to change, or what was not recorded. What failed comes
     before it."""
-    failed = "".join(f"{note.message.split(';')[0]}. " for note in health if note.code in BEFORE_ANYTHING)
+    failed = "".join(f"{note.message.split(';')[0].rstrip('.')}. " for note in health if note.code in BEFORE_ANYTHING)
     if any(note.code == "lone-memset" for note in health) and host and recordings == 1:
         span = duration(host.end_ns - host.start_ns)
         return (

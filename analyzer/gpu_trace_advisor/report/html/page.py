@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, said_of
-from gpu_trace_advisor.advice.verdict import device_label, focus
+from gpu_trace_advisor.advice.verdict import device_label, focus, limits
 from gpu_trace_advisor.drawing.model import Drawing, drawing_of
 from gpu_trace_advisor.gate.budget import Check
 from gpu_trace_advisor.gate.compare import Comparison
@@ -30,10 +30,8 @@ ROWS = 200  # of a table; what is beyond it is counted
 DEVICES = 16  # whose timelines are drawn: the one to look at first, and those beside it
 BYTES = 2_500_000  # of a page
 FEWEST = 2_000  # boxes of a page that has no room
-LIMITS = frozenset(
-    {"partial", "lost-kernels", "unrecorded-graph-nodes", "cut", "cold", "profiler-stacks", "single-step", "clock-skew"}
-)
-"""Health codes that limit what can be said; they stand on the first screen."""
+ALSO_LIMITS = frozenset({"profiler-stacks", "single-step", "clock-skew"})
+"""Codes of notes that limit what can be said; they stand on the first screen after those that make it doubtful."""
 
 
 def render(
@@ -73,7 +71,7 @@ def _page(
         joints=_of(device, advice.joint),
         ladders=_of(device, advice.ladders),
         serving=_of(device, advice.serving),
-        limits=[note for note in advice.health if note.code in LIMITS],
+        limits=[*limits(advice.health), *(note for note in advice.health if note.code in ALSO_LIMITS)],
         how_to_record=advice.host.to_record if advice.host else "",
         roof=charts.roof(first.roofline, device.wall_ns) if first and device else None,
         run=run,
@@ -99,9 +97,6 @@ def _page(
         script_hash=digest(script()),
         rows=ROWS,
     )  # fmt: skip
-
-
-"""Health codes of a recording that is not whole."""
 
 
 def _drawn(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.advice.verdict import device_label, focus
+from gpu_trace_advisor.advice.verdict import device_label, focus, limits
 from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.report.text.findings import left_to_gain
 from gpu_trace_advisor.report.text.page import host_times, how_to_record, period_text, what_if
@@ -18,7 +18,6 @@ from gpu_trace_advisor.report.text.terminal import Page, bar, columns, pad
 from gpu_trace_advisor.report.wording import FORMATS, decimals, ms
 from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.sanitize import clean
-from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import between, duration, faster, share
 
 CHANGES = 3  # shown by default
@@ -80,23 +79,11 @@ def _recording(advice: Advice, device: DeviceAdvice | None) -> Iterator[str]:
     yield from (clean(note.message) for note in device.health if note.code == "outside-window")
 
 
-def limits(advice: Advice) -> list[Note]:
-    """Notes that make the answer itself doubtful, the worst first."""
-    return sorted((note for note in advice.health if note.code in DOUBT), key=lambda note: DOUBT.index(note.code))
-
-
-DOUBT = (
-    "partial", "failed-call", "failed-calls", "lost-kernels", "unrecorded-graph-nodes", "cut", "empty-window",
-    "dropped-event", "quarantined-time", "impossible-duration", "duplicate-ranks", "thinned", "cold",
-)  # fmt: skip
-"""Codes of notes that a reader has to know before the numbers."""
-
-
 def _limits(advice: Advice) -> Iterator[str]:
     """What was not read, what makes numbers doubtful, and whether savings can be trusted."""
     told = [f"Not read: {clean(error)}" for error in advice.errors]
     seen: set[str] = set()
-    for note in limits(advice):
+    for note in limits(advice.health):
         if note.code not in seen:
             seen.add(note.code)
             told.append(f"Limit: {clean(note.message)}")
