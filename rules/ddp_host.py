@@ -37,8 +37,46 @@ BUCKET_COPY = re.compile(r"copy_bucket_to_grad|reducer::mul_out|copy_grad_to_buc
         repeat: 4
         scale: 20us
         """,
+        case(
+            """
+        step |......................................................................................................
+        host OOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOnOOna.S====
+        s7   ...n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..n..naaaaaa
+        n: ncclDevKernel_AllReduce_Sum_f32_RING_LL
+        O: c10d::allreduce_
+        phase: training
+        repeat: 4
+        scale: 20us
+        """,
+            "An all-reduce for each of 32 parameters.",
+        ),
+        case(
+            """
+        step |....................................
+        host a.S====OOOcOOOcOOOcOOOcOOOcOOOcb.S===
+        s7   .aaaaaa....c...c...c...c...c...cbbbbb
+        O: torch.distributed.ddp.reducer::copy_bucket_to_grad
+        phase: training
+        repeat: 4
+        scale: 20us
+        """,
+            "Gradients are copied out of their buckets.",
+        ),
     ),
     quiet=(
+        case(
+            """
+        step |......................................................................................................
+        host OOnOOnOOnOOnOOnOOnOOnOOnOOnOOna.S======================================================================
+        s7   ...n..n..n..n..n..n..n..n..n..naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+        n: ncclDevKernel_AllReduce_Sum_f32_RING_LL
+        O: c10d::allreduce_
+        phase: training
+        repeat: 4
+        scale: 20us
+        """,
+            "Ten all-reduces a step are those of buckets.",
+        ),
         case(
             """
         step |...................................

@@ -16,6 +16,7 @@ from gpu_trace_advisor.trace.model import Int64
 ENOUGH = 3  # steps from which a repetition is one; two alike may be chance
 SAME = 0.90  # share of launches that match the ones a period before: data-dependent kernels may differ
 REPEATING = 0.5  # share of the launches that repeat, after those of loading
+SAMPLED, HOPELESS = 50_000, 0.8 * SAME * REPEATING  # launches that tell whether a length is worth a closer look
 AS_WELL = 1.25  # a period with so many times the differences of the best one fits as well
 SHORTEST = 4  # launches of a period; shorter ones are loops inside a model, not steps, unless they are all there is
 MOST = 0.5  # share of the launches that lie in periods
@@ -98,11 +99,14 @@ def period(sequence: Int64) -> int | None:
     those that fit about as well as the best the shortest: a step, not the layers inside it."""
     values, counts = np.unique(sequence, return_counts=True)
     fits: dict[int, float] = {}
+    every = max(len(sequence) // SAMPLED, 1)
     # A period holds each value a whole number of times; the distances of values that occur often come first.
     for count in ascending(counts[counts >= ENOUGH])[::-1].tolist():
         places = np.flatnonzero(sequence == values[np.flatnonzero(counts == count)[0]])
         length = int(np.median(np.diff(places)))
         if length in fits or not 1 <= length <= len(sequence) // ENOUGH:
+            continue
+        if np.mean(sequence[length::every] == sequence[:-length:every]) < HOPELESS:
             continue
         rest = sequence[first_period(sequence, length) :]
         if len(rest) < max(ENOUGH * length, REPEATING * len(sequence)):
