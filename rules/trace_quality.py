@@ -129,8 +129,8 @@ def trace_quality(view: DeviceWindow) -> Iterator[Claim]:
             message=f"{share(late, window.wall_ns)} of the wall ({duration(late)}) submitted operations waited although the GPU "
             "had nothing else to do: what was launched before was done.",
             named={"device-unknown": late},
-            how="A first launch loads code: record warm steps. Under WSL2 launches are handed over in batches: measure on Linux "
-            "itself. Else look for another process on this GPU (nvidia-smi), or for memory being allocated just before.",
+            how="A first launch loads code: record warm steps. WSL2 and Windows (WDDM) hand launches over in batches: measure "
+            "on Linux itself. Else look for another process on this GPU (nvidia-smi), or for memory allocated just before.",
             evidence=(_where("late starts", view, waits, waits.late),),
             formula=f"waits of over {CUT_NS / 1e6:g} ms of operations submitted to a device that was empty: {late / 1e6:,.3f} ms",
             grade="modelled",

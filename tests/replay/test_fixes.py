@@ -122,6 +122,15 @@ def test_the_host_waits_for_a_pinned_copy_that_comes_back_but_at_best() -> None:
     assert replayed(of, FIXES["pinned-memory"].high) == [32, 24]  # beside the copy
 
 
+def test_a_copy_that_comes_back_is_waited_for_by_its_own_call_where_nothing_else_does() -> None:
+    of = graph(
+        call(0, 60, 1, "cudaMemcpy"), copy(10, 54, 1, "DtoH (Device -> Pageable)"), call(70, 75, 2), kernel(76, 86, 2)
+    )
+    assert replayed(of) == measured(of)
+    assert replayed(of, FIXES["pinned-memory"].low) == [50, 82]  # returns at 56, 10 of host work, 6 of latency
+    assert replayed(of, FIXES["pinned-memory"].high) == [32, 26]  # nobody waits, and the copy is on its own
+
+
 def test_the_wait_of_a_free_is_the_allocators() -> None:
     of = graph(
         call(0, 5, 1), kernel(6, 106, 1), call(10, 130, 0, "cudaFree"), call(140, 145, 2), kernel(146, 156, 2),

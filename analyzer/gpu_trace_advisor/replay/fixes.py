@@ -200,7 +200,9 @@ def _pinned(speedup: float, *, both: bool) -> Change:
         syncs = syncs[of_stream[graph.trace.name_code[syncs]]]
         behind = _copy_before(graph)[syncs]
         syncs = syncs[among(behind, calls) & (both | ~among(behind, awaited))]
-        graph = together(without_waits([*calls.tolist(), *syncs.tolist()]), without_host(["copy-staging"]))(graph)
+        # What comes back is waited for all the same, by the call where no synchronisation follows it.
+        returns = calls if both else calls[~among(calls, awaited) | among(calls, behind)]
+        graph = together(without_waits([*returns.tolist(), *syncs.tolist()]), without_host(["copy-staging"]))(graph)
         graph = scaled(pageable, 1 / speedup)(graph)
         return overlapped(back)(graph) if both and len(back) else graph
 
