@@ -1,6 +1,7 @@
 """Nothing that is printed commands a terminal or a CI."""
 
 import json
+import sys
 import unicodedata
 
 import pytest
@@ -58,3 +59,13 @@ def test_commands_that_are_meant_stay_and_those_within_do_not(command: str) -> N
 def test_json_has_no_words_for_numbers(number: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         json_text([number])
+
+
+def test_nothing_printed_is_a_control_or_a_format_character() -> None:
+    """Of all of Unicode; this Python's own table is the measure."""
+    every = "".join(
+        c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")
+    )
+    assert set(printable(every)) == {" ", "\n"}
+    written = json_text(every.replace("\n", ""))
+    assert all(unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") for c in written)
