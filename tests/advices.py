@@ -52,7 +52,7 @@ def device(items: tuple[TimeSlice, ...] = ITEMS, **changes: Any) -> DeviceAdvice
         operators=(OwnerTime("aten::mm", 20, 20, 50 * MS),),
         modules=(OwnerTime("Linear_0", 1, 10, 30 * MS), OwnerTime("Linear_1", 1, 10, 20 * MS)),
         gaps=(
-            Gap(0, 32 * MS, "Memcpy HtoD", (GapPart("dataloader", "host", 30 * MS, "next(loader)"),), "train.py(7): main"),
+            Gap(0, 32 * MS, "Memcpy HtoD", (GapPart("dataloader", "host", 30 * MS, "next(loader)"),), "train.py(7): main", 2.5),
         ),
         memory=MemoryUse(0, 2**30, 2**31, 0), replay=ReplayAdvice(0.01, 0.0, True),
         critical_path=(("unmodelled", wall - 30 * MS), ("dataloader", 30 * MS)),

@@ -69,8 +69,8 @@ def test_the_wall_time_in_parts() -> None:
 def test_gaps_kernels_modules_copies_launches_memory() -> None:
     lines = shown(device())
     assert section(lines, "LARGEST") == [
-        "LARGEST GAPS  and where they are, from the window's start",
-        "  32.0 ms  at 0.0 ms: data loader 30.0 ms; in next(loader); then Memcpy HtoD;",
+        "LARGEST GAPS  and where they are, from the trace's first event",
+        "  32.0 ms  at 2.5 ms: data loader 30.0 ms; in next(loader); then Memcpy HtoD;",
         "           from train.py(7): main",
     ]
     assert section(lines, "MODULES")[2:] == ["  Linear      2          20  50.00  100.0 %"]
@@ -237,7 +237,7 @@ def test_no_name_makes_a_line_too_wide_or_a_control_character(
         steps=(*device().steps, dataclasses.replace(device().steps[0], name=name, left_out=path)),
         kernels_by_name=(KernelTime(name, "gemm", 1, MS), KernelTime(f"void {label}<{path}>(int)", "other", 10**9, MS)),
         operators=(OwnerTime(path, 1, 1, 1),), modules=(OwnerTime(label, 1, 1, 1),),
-        gaps=(Gap(0, 32 * MS, name, (GapPart("python", "host", MS * 30, label),), path),),
+        gaps=(Gap(0, 32 * MS, name, (GapPart("python", "host", MS * 30, label),), path, 0.0),),
         copies=(CopyTime(label, 1, 10**15, None),),
     )  # fmt: skip
     value = advice(made, *([] if whole else [device()]), health=(Note("cold", path, 1),), errors=(name,))

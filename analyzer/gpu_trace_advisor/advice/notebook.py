@@ -117,9 +117,9 @@ FRAMES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterator[tuple[Any, ...
         lambda device: ((o.name, o.calls, o.kernels, o.ns) for o in device.operators),
     ),
     "gaps": (
-        ("start_ns", "ns", "closed_by", "causes", "python"),
+        ("start_ns", "at_ms", "ns", "closed_by", "causes", "python"),
         lambda device: (
-            (g.start_ns, g.ns, g.closed_by, ", ".join(dict.fromkeys(part.cause for part in g.parts)), g.python)
+            (g.start_ns, g.at_ms, g.ns, g.closed_by, ", ".join(dict.fromkeys(part.cause for part in g.parts)), g.python)
             for g in device.gaps
         ),
     ),

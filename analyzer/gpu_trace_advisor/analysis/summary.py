@@ -104,6 +104,8 @@ class Gap:
     parts: tuple[GapPart, ...]
     python: str
     """The user's Python line that led to it, empty where no stacks were recorded."""
+    at_ms: float
+    """Start, in milliseconds from the trace's first event, as findings count."""
 
     @property
     def ns(self) -> int:
@@ -262,7 +264,8 @@ def largest_gaps(attribution: Attribution, start: int, end: int, count: int = 10
         around = around_gap(timeline, closing, low_ns, high_ns)
         parts = _gap_parts(timeline.trace, mine, low_ns, high_ns, around)
         closed = readable(timeline.label(closing)) if closing != NONE and gaps.end[gap] <= end else ""
-        found.append(Gap(low_ns, high_ns, closed, parts, _python_line(timeline, mine, closing)))
+        at_ms = round((low_ns - timeline.trace.origin_ns) / 1e6, 6)
+        found.append(Gap(low_ns, high_ns, closed, parts, _python_line(timeline, mine, closing), at_ms))
     return found
 
 

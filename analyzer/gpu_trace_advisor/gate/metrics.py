@@ -83,8 +83,7 @@ def gap_with(device: Device, causes: frozenset[str]) -> str:
 
 
 def _gap(device: Device, gap: Mapping[str, Any], piece: Mapping[str, Any]) -> str:
-    at = (gap["start_ns"] - device["start_ns"]) / 1e6
-    text = f"gap of {(gap['end_ns'] - gap['start_ns']) / 1e6:,.3f} ms at {at:,.3f} ms"
+    text = f"gap of {(gap['end_ns'] - gap['start_ns']) / 1e6:,.3f} ms at {gap['at_ms']:,.3f} ms of the trace"
     text += f" before {gap['closed_by']}" if gap["closed_by"] else ""
     why = f"{piece['cause']} {piece['ns'] / 1e6:,.3f} ms" + (f" in {piece['evidence']}" if piece["evidence"] else "")
     return f"{text}: {why}" + (f", {gap['python']}" if gap["python"] else "")

@@ -156,12 +156,12 @@ def gaps(device: DeviceAdvice, count: int) -> list[str]:
     """
     at_least_one("count", count)
     lines = [
-        f"{len(device.gaps[:count])} largest gaps, from the window's start; idle {duration(device.idle_ns)} in all"
+        f"{len(device.gaps[:count])} largest gaps, from the trace's first event; idle {duration(device.idle_ns)} in all"
     ]
     for gap in device.gaps[:count]:
         did = ", ".join(f"{part.cause} {duration(part.ns)}" for part in gap.parts[:4])
         seen = next((short_evidence(part.evidence) for part in gap.parts if part.evidence), "")
-        line = f"{duration(gap.ns)} at {(gap.start_ns - device.start_ns) / 1e6:,.3f} ms: {did}"
+        line = f"{duration(gap.ns)} at {gap.at_ms:,.3f} ms: {did}"
         line += f"; in {seen}" if seen else ""
         line += f"; then {clean(gap.closed_by)}" if gap.closed_by else ""
         lines.append(line + (f"; from {short_evidence(gap.python)}" if gap.python else ""))

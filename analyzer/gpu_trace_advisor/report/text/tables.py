@@ -33,7 +33,7 @@ def gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
     gaps = [gap for gap in device.gaps if gap.ns > SMALL * device.wall_ns][:count]
     if not gaps:
         return
-    page.head("LARGEST GAPS", "and where they are, from the window's start")
+    page.head("LARGEST GAPS", "and where they are, from the trace's first event")
     lengths = [duration(gap.ns) for gap in gaps]
     size = max(map(columns, lengths))
     for gap, length in zip(gaps, lengths, strict=True):
@@ -44,7 +44,7 @@ def _gap(gap: Gap, device: DeviceAdvice) -> str:
     parts = [part for part in gap.parts if part.ns >= 0.1 * gap.ns][:2]
     did = ", ".join(f"{CAUSES[part.cause].label} {duration(part.ns)}" for part in parts)
     seen = next((short_evidence(part.evidence) for part in parts if part.evidence), "")
-    text = f"at {(gap.start_ns - device.start_ns) / 1e6:,.{decimals(device.wall_ns)}f} ms: {did}"
+    text = f"at {gap.at_ms:,.{decimals(device.wall_ns)}f} ms: {did}"
     text += f"; in {seen}" if seen else ""
     text += f"; then {cut(clean(gap.closed_by), 40)}" if gap.closed_by else ""
     if gap.python and gap.python != next((part.evidence for part in parts if part.evidence), ""):
