@@ -177,12 +177,12 @@ def test_host_times() -> None:
 
 
 def test_a_gap_is_named_by_the_deepest_record_that_covers_half_of_it() -> None:
-    """12 ms between two launches: a function of 11 ms with sixty small operators, the longest of them 100 µs, inside `main`."""
+    """12 ms between two launches: a function of 11 ms with sixty operators of 60 µs, inside `main`."""
     events = [
         call(0, 4, 1), kernel(5, 10, 1), frame("train.py(1): main", 0, 20_000),
         frame("decode.py(12): pick_tokens", 500, 11_500), frame("numpy/core.py(3): where", 700, 1_000),
     ]  # fmt: skip
-    events += [op("aten::index", 1_000 + 170 * i, 1_100 + 170 * i) for i in range(60)]
+    events += [op("aten::index", 1_000 + 170 * i, 1_060 + 170 * i) for i in range(60)]
     events += [call(12_000, 12_004, 2), kernel(12_005, 12_100, 2)]
     (gap, *_) = device(*events).gaps
     assert gap.parts[0].evidence == "decode.py(12): pick_tokens"

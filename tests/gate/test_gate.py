@@ -115,8 +115,8 @@ def test_under_at_and_over_a_limit(limits: dict[str, Any], status: str) -> None:
 
 def test_a_broken_limit_says_limit_found_excess_and_evidence() -> None:
     assert one({"dataloader": "20%"}).line() == (
-        "dataloader 30 %, limit ≤ 20 % (device 0): exceeded by 10 points; first: gap of 32.000 ms at 0.000 ms before "
-        "Memcpy HtoD: dataloader 30.000 ms in next(loader), train.py(7): main"
+        "dataloader 30 %, limit ≤ 20 % (device 0): exceeded by 10 points; first: gap of 32.000 ms at 2.500 ms of the "
+        "trace before Memcpy HtoD: dataloader 30.000 ms in next(loader), train.py(7): main"
     )
     assert one({"kernels": 8}).line() == (
         "kernels per step 10, limit ≤ 8 (device 0): exceeded by 2; first: most often ampere_sgemm_128x64_tn: 20 calls"
