@@ -41,16 +41,32 @@ def run(loading: int) -> list[b.Event]:
     return events
 
 
+A100 = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "numSms": 108}
+
+
+def known() -> list[b.Event]:
+    """A product of 1,024 by 1,024 matrices in fp32 that takes 200 µs, launched by a line of a module, with all that a
+    recording can say of it; the GPU waits for the host before it."""
+    product = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+    launch = {"grid": [8, 16, 1], "block": [256, 1, 1]}
+    return [
+        b.frame("train.py(7): step", 0, 900), b.frame("nn.Module: Net_0", 10, 900), b.annotation("forward", 20, 890),
+        b.op("aten::mm", 300, 360, **product), b.call(310, 330, 1), b.kernel(340, 540, 1, "sgemm_128x64", **launch),
+        b.op("aten::relu", 800, 840), b.call(810, 820, 2), b.kernel(830, 880, 2, "relu_kernel"),
+    ]  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def reports(sample: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The samples' reports, a comparison, one with evil names, and one whose timeline is summed up."""
     folder = tmp_path_factory.mktemp("reports")
-    paths = {name: folder / f"{name}.html" for name in (*SAMPLES, "comparison", "evil", "summed")}
+    paths = {name: folder / f"{name}.html" for name in (*SAMPLES, "comparison", "evil", "summed", "known")}
     for name in SAMPLES:
         files = [f"{name}-rank0", f"{name}-rank1"] if name == "comm-bound-rank" else [name]
         made = html.render(*drawn(*(read(sample(file)) for file in files)))
         paths[name].write_text(made, encoding="utf-8")
     paths["evil"].write_text(html.render(*drawn(b.trace(*small(EVIL)))), encoding="utf-8")
+    paths["known"].write_text(html.render(*drawn(b.trace(*known(), deviceProperties=[A100]))), encoding="utf-8")
     before, after = (b.written(folder / f"{name}.json", *run(ns)) for name, ns in (("before", 600), ("after", 300)))
     told = ["--html", str(paths["comparison"]), "--output", str(folder / "comparison.txt")]
     main([str(after), "--against", str(before), *told])

@@ -76,6 +76,31 @@ def test_a_selected_box_says_what_is_known_of_it_and_leads_to_its_finding(page: 
     assert facts(opened)["kind"] == "copies"
 
 
+def test_the_panel_has_all_that_a_recording_says_of_a_kernel_and_of_a_wait(page: Open) -> None:
+    opened = page("known")
+    click_box(opened, stream_lane(opened), 0)
+    told = facts(opened)
+    assert told["kind"] == "matrix products"
+    assert (
+        told["at"] == "0.340 ms" and told["length"] == "200 µs" and told["launched"].startswith("30 µs before it began")
+    )
+    assert told["operator"] == "aten::mm"
+    assert told["stack"].splitlines() == ["train.py(7): step", "Net_0", "forward"]
+    assert "1024" in told["shapes"] and re.sub(r"[^0-9]+", " ", told["grid"]).split() == [
+        "8",
+        "16",
+        "1",
+        "256",
+        "1",
+        "1",
+    ]
+    # 2 × 1,024³ FLOP at 19.5 TFLOP/s, the A100's peak in fp32, take 110 µs; what can be reached is somewhat less
+    assert 0.5 <= float(told["of reachable"].split()[0]) / 100 <= 0.75
+    click_box(opened, 0, longest_box(opened, 0))
+    told = facts(opened)
+    assert "host side" in told["cause"] and told["length"] in ("290 µs", "260 µs", "0.26 ms", "0.29 ms")
+
+
 def test_hovering_goes_on_after_a_selection(page: Open) -> None:
     opened = page("training-dataloader")
     lane = stream_lane(opened)
