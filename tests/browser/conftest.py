@@ -47,8 +47,8 @@ A100 = {"id": 0, "name": "NVIDIA A100-SXM4-40GB", "numSms": 108}
 def known() -> list[b.Event]:
     """A product of 1,024 by 1,024 matrices in fp32 that takes 200 µs, launched by a line of a module, with all that a
     recording can say of it; the GPU waits for the host before it."""
-    product = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"]}
-    launch = {"grid": [8, 16, 1], "block": [256, 1, 1]}
+    product: dict[str, Any] = {"Input Dims": [[1024, 1024], [1024, 1024]], "Input type": ["float", "float"]}
+    launch: dict[str, Any] = {"grid": [8, 16, 1], "block": [256, 1, 1]}
     return [
         b.frame("train.py(7): step", 0, 900), b.frame("nn.Module: Net_0", 10, 900), b.annotation("forward", 20, 890),
         b.op("aten::mm", 300, 360, **product), b.call(310, 330, 1), b.kernel(340, 540, 1, "sgemm_128x64", **launch),

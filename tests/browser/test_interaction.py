@@ -238,6 +238,15 @@ def test_print_keeps_the_shape_of_the_timeline(page: Open) -> None:
     assert shape > 0
 
 
+@pytest.mark.parametrize("name", ["training-dataloader", "comm-bound-rank", "comparison", "known"])
+def test_print_fits_the_paper(page: Open, name: str) -> None:
+    """Nothing is wider than an A4 page between its margins, or all of it would be printed smaller."""
+    opened = page(name)
+    opened.emulate_media(media="print")
+    opened.set_viewport_size({"width": 690, "height": 1000})  # 210 mm less twice 14, at 96 points an inch
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 690
+
+
 def test_the_page_asks_for_nothing_and_says_one_clock(page: Open) -> None:
     """Gaps, findings, ruler and readout count from the recording's first event."""
     opened = page("training-dataloader")
