@@ -74,6 +74,8 @@ def allocator(view: DeviceWindow) -> Iterator[Claim]:
 
     How to verify: record again after warm-up; no allocation calls are left inside the steps.
 
+    What is allocated in a window where nothing repeats has no price: it may be start-up.
+
     When it must not fire: start-up (said as a cold start), or allocations that queued work hides.
     """
     wall, lost = view.window.wall_ns, view.causes.get("allocator", 0)
@@ -81,16 +83,29 @@ def allocator(view: DeviceWindow) -> Iterator[Claim]:
         return
     evidence = of_causes(view, "allocator")
     low, high = span("gt-dynamic-batching", "gain")
+    once = view.repetition.count < 2
     yield Claim(
+        title="Device memory is allocated" if once else "",
         message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for {evidence[0].what} and the like, "
         f"{times(sum(item.count for item in evidence))}.",
         named={"allocator": lost},
-        how="Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch once before it."
-        if is_pytorch(view.trace)
-        else "Allocate once before the loop, or with cudaMallocAsync from a pool that keeps its memory.",
+        how=_how(view, once),
         fix=FIXES["allocator"],
+        unpriced="nothing repeats in the window: whether it comes again is not known, and once is start-up"
+        if once
+        else "",
         wait=True,
         evidence=evidence,
         formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
         f"{percent(low)} to {percent(high)}",
     )
+
+
+def _how(view: DeviceWindow, once: bool) -> str:
+    if once:
+        return "Record several steps after warm-up, to see whether they allocate too."
+    if is_pytorch(view.trace):
+        return (
+            "Keep sizes fixed (pad, bucket), drop torch.cuda.empty_cache() from the loop, run the largest batch first."
+        )
+    return "Allocate once before the loop, or with cudaMallocAsync from a pool that keeps its memory."
