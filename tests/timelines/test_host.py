@@ -13,7 +13,7 @@ from gpu_trace_advisor.trace.model import NONE, Kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.build import Event, annotation, call, event, frame, kernel, op, overhead, step, sync, trace
+from tests.build import Event, annotation, call, event, frame, idle, kernel, op, overhead, step, sync, timeline, trace
 from tests.plain_loops import plain_loops
 
 
@@ -276,3 +276,28 @@ def swept(rows: list[tuple[int, int, int]]) -> dict[int, int]:
             found[t] = row
     assert set(pieces.values()) <= {1}
     return found
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "later", "doing"),
+    [
+        (60, 800, [], HostActivity.PROFILER),
+        (40, 800, [], HostActivity.SYNC),  # it waits for the kernel
+        (40, 2_000, [], HostActivity.PROFILER),  # and goes on for 2 ms
+        (60, 800, [op("aten::item", 900, 910)], HostActivity.SYNC),  # the program goes on
+    ],
+)
+def test_the_profilers_own_synchronisation_when_it_stops(
+    start: float, end: float, later: list[Event], doing: HostActivity
+) -> None:
+    """It collects its records."""
+    events = [call(0, 4, 1), kernel(10, 50, 1), sync(start, end), *later]
+    one = timeline(*events)
+    (row,) = (row for row in range(len(one.trace)) if one.trace.label(row) == "cudaDeviceSynchronize")
+    assert one.host.doing[row] == doing
+
+
+def test_what_the_profiler_takes_inside_the_last_step_is_its_own() -> None:
+    events = [step(0, 0, 900), call(0, 4, 1), kernel(10, 50, 1), sync(60, 890)]
+    found = idle(*events, window="steps")
+    assert found["host profiler"] == 830 and "host host-sync" not in found

@@ -90,6 +90,8 @@ STEP = re.compile(r"ProfilerStep[#*]")
 # Ranges that programs and torch mark: up to torch 1.8 they are recorded as operators.
 USER_RANGE = re.compile(r"^Optimizer\.\w+#|^##.*##$|^(?:Distributed)?DataParallel\.forward$")
 ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
+COLLECTS_NS = 1_000_000  # a synchronisation returns within microseconds, unless it collects the profiler's records too
+DEVICE_SYNCHRONISE = re.compile(r"(?:cuda|hip)DeviceSynchronize")
 ALLOCATOR = _any(
     r"^(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))", r"^cuMem(?:Host)?(?:Alloc|Free)",
     r"^cuMem(?:Create|Map|Unmap|Release|SetAccess|Address|HostRegister|HostUnregister)", r"^(?:cuda|hip)MemPool",
@@ -240,7 +242,7 @@ class Host:
 def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
     """Classify the host rows of a process and flatten its launching threads."""
     doing = _doing(trace, step_marker)
-    doing = _with_first_uses(trace, doing, process)
+    doing = _with_profiler_stop(trace, _with_first_uses(trace, doing, process), process)
     host = _host_rows(trace, process)
     held = (host.any(), *((host & (trace.kind == kind)).any() for kind in (Kind.OPERATOR, Kind.PYTHON, Kind.PYTHON)))
     parent, operator, frame, module = (
@@ -322,6 +324,22 @@ def _with_first_uses(trace: Trace, doing: Int8, process: int) -> Int8:
     if len(slow):
         doing = doing.copy()
         doing[slow] = HostActivity.MODULE
+    return doing
+
+
+def _with_profiler_stop(trace: Trace, doing: Int8, process: int) -> Int8:
+    """torch.profiler synchronises the device when it stops: the last call of a recording, where it waits for nothing,
+    or goes on long after the device is done."""
+    host = np.flatnonzero((trace.process == process) & np.isin(trace.kind, (Kind.OPERATOR, Kind.CALL)))
+    operations = trace.operations[trace.process[trace.operations] == process]
+    if trace.format != "kineto" or not len(host) or not len(operations):
+        return doing
+    last = int(host[-1])
+    done = int(trace.end_ns[operations].max())
+    idle = trace.start_ns[last] >= done or trace.end_ns[last] - done >= COLLECTS_NS
+    if idle and trace.kind[last] == Kind.CALL and DEVICE_SYNCHRONISE.match(trace.label(last)):
+        doing = doing.copy()
+        doing[last] = HostActivity.PROFILER
     return doing
 
 
