@@ -262,7 +262,7 @@ def test_a_sync_with_nothing_to_wait_for_would_wait_for_a_slower_device() -> Non
 
 def test_a_sync_with_nothing_to_wait_for_would_wait_if_it_came_sooner() -> None:
     of = graph(
-        call(0, 5, 1), kernel(6, 106, 1), op("aten::add", 5, 130), sync(130, 133), call(140, 145, 2), kernel(146, 156, 2),
+        call(0, 5, 1), kernel(6, 106, 1), op("aten::add", 40, 130), sync(130, 133), call(140, 145, 2), kernel(146, 156, 2),
     )  # fmt: skip
     assert replayed(of) == measured(of)
     assert replayed(of, without_host(["framework"])) == [106, 132]  # returns at 109, 7 of host work, 6 of latency

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_trace_advisor.attribution.calls import POLL
 from gpu_trace_advisor.columns.codes import counted
-from gpu_trace_advisor.columns.intervals import ascending
+from gpu_trace_advisor.columns.intervals import ascending, grouped
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import Blocking, Timeline
 from gpu_trace_advisor.trace.lookup import named
@@ -68,10 +68,11 @@ def polls(timeline: Timeline, blocking: Blocking) -> Polls:
         return Polls(call[:0], operation[:0], done[:0])
     silent = _silent(timeline, blocking, call[candidate], done[candidate], call[candidate + 1])
     kept, usual = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for one in ascending(pair[candidate]).tolist():
-        mine = pair[candidate] == one
-        found = candidate[mine & silent]
-        if len(found) >= max(OFTEN, ALWAYS * np.count_nonzero(pair == one)) and _follows(spin[found], wait[found]):
+    codes, group, _ = counted(pair[candidate])
+    for mine in grouped(group, len(codes)):
+        found = candidate[mine[silent[mine]]]
+        everywhere = int(all_of[at[candidate[mine[0]]]])
+        if len(found) >= max(OFTEN, ALWAYS * everywhere) and _follows(spin[found], wait[found]):
             kept.append(found)
             usual.append(np.full(len(found), int(np.median(wait[found]))))
     at = np.concatenate(kept)

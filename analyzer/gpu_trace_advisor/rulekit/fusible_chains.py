@@ -103,15 +103,16 @@ def _by_arguments(view: DeviceWindow, operations: Int64) -> tuple[Bool, Bool]:
     has = np.flatnonzero(row != NONE)
     dims = values_of([trace.texts.get("Input Dims")], row[has])[0]
     kinds, which = distinct_rows([trace.name_code[row[has]], dims])
-    for number, (name, text) in enumerate(kinds):
-        if text == NONE:
-            continue
-        shapes = trace.strings[text]
-        mine = has[which == number]
-        scalar[mine] = not any(int(size) != 1 for size in re.findall(r"\d+", shapes)) and "[" in shapes[1:]
-        most = REDUCES_ALL.get(trace.names[name])
-        whole[mine] = most is not None and _count(shapes) <= most
+    of_kind = np.array([_read(trace.names[name], trace.strings[text]) if text != NONE else (False, False)
+                        for name, text in kinds], np.bool_).reshape(-1, 2)  # fmt: skip
+    scalar[has], whole[has] = of_kind[which].T
     return scalar, whole
+
+
+def _read(operator: str, shapes: str) -> tuple[bool, bool]:
+    """Whether a call with these shapes works on single numbers, and whether it reduces all of its tensor."""
+    single = "[" in shapes[1:] and all(size == "1" for size in re.findall(r"\d+", shapes))
+    return single, _count(shapes) <= REDUCES_ALL.get(operator, -1)
 
 
 def _count(shapes: str) -> int:
