@@ -39,6 +39,7 @@ def test_each_cycle_leaves_a_trace_three_lines_and_a_report(tmp_path: Path) -> N
     ]
     lines = next((tmp_path / "out").glob("*.txt")).read_text(encoding="utf-8").splitlines()
     assert len(lines) == 3 and lines[0].startswith("No GPU work was recorded")
+    assert lines[1].startswith("Do: ") and "ProfilerActivity.CUDA" in lines[1]
     assert "<html" in next((tmp_path / "out").glob("*.html")).read_text(encoding="utf-8")
     trace = gpu_trace_advisor.read(next((tmp_path / "out").glob("*.json")))
     assert sum(name.startswith("ProfilerStep#") for name in trace.names) == 3

@@ -210,7 +210,8 @@ def summary(advice: Advice) -> list[str]:
     device = focus(advice.devices, advice.ranks) if advice.devices else None
     found = advice.findings_of(device) if device else []
     if device is None or not found:
-        return [clean(advice.verdict), "No change is worth 1 % of the wall.", "advise TRACE -v shows everything."]
+        do = f"Do: {clean(advice.host.to_record)}" if advice.host else "No change is worth 1 % of the wall."
+        return [clean(advice.verdict), do, "advise TRACE -v shows everything."]
     first = found[0]
     saves = f" saves {_saving(first.saving_ns, device.wall_ns)} ({first.grade})" if first.saving_ns else ""
     more = f"{len(found) - 1} more: {', '.join(one.rule for one in found[1:4])}; " if len(found) > 1 else ""
