@@ -79,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--html", metavar="FILE", type=Path, help="write the HTML report to FILE beside the text")
     p.add_argument(
         "--window", metavar="WINDOW",
-        help="steps (default when steps are marked), gpu (first to last GPU operation), all, or START:END in milliseconds",
+        help="steps (default where they are marked or can be inferred), gpu (first to last GPU operation), all, or "
+        "START:END in milliseconds",
     )  # fmt: skip
     p.add_argument("--steps", metavar="LIST", help="only these steps, by the numbers of their markers: 3-7 or 2,5")
     p.add_argument("--step-marker", metavar="REGEX", help="ranges whose name matches are the steps")
