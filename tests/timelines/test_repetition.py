@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.timelines.repetition import period
+from gpu_trace_advisor.timelines.repetition import first_period, period
 
 
 def periods(length: int, count: int, every: int = 0) -> np.ndarray:
@@ -35,3 +35,8 @@ def periods(length: int, count: int, every: int = 0) -> np.ndarray:
 )
 def test_the_period_of_launches(sequence: np.ndarray, found: int | None) -> None:
     assert period(sequence) == found
+
+
+def test_a_period_begins_behind_the_load() -> None:
+    """60 equal copies, then four times twenty launches."""
+    assert first_period(np.concatenate([np.full(60, 99), periods(20, 4)]), 20) == 60

@@ -75,6 +75,7 @@ def test_markers_of_engines() -> None:
     engine = [annotation(f"execute_context_0(0)_generation_{i}({i})", 100 * i, 100 * i + 90) for i in range(2)]
     assert len(names(*engine, *work(10, 1), *work(110, 2))) == 2
     assert names(annotation("step[DECODE bs=4]", 0, 90), *work(10, 1)) == ["step[DECODE bs=4]"]
+    assert names(annotation("[Executor] _forward_step 7: 1 ctx reqs, 2 gen reqs", 0, 90), *work(10, 1))
     assert device(annotation("execute_model", 0, 90), *work(10, 1)).window == "gpu"
 
 

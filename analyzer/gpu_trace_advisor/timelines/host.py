@@ -89,7 +89,9 @@ WORKER = _any(r"_worker_loop\b", r"_pin_memory_loop\b", r"pt_data_worker", r"pt_
 STEP = re.compile(r"ProfilerStep[#*]")
 # Ranges that programs and torch mark: up to torch 1.8 they are recorded as operators.
 USER_RANGE = re.compile(r"^Optimizer\.\w+#|^##.*##$|^(?:Distributed)?DataParallel\.forward$")
-ENGINE_STEP = re.compile(r"execute_\w*\d|step\[")  # what vLLM and SGLang print
+ENGINE_STEP = re.compile(  # what vLLM, SGLang and TensorRT-LLM print
+    r"execute_\w*\d|step\[|(?:\[\w+\] )?_forward_step \d+:"
+)
 COLLECTS_NS = 1_000_000  # a synchronisation returns within microseconds, unless it collects the profiler's records too
 DEVICE_SYNCHRONISE = re.compile(r"(?:cuda|hip)DeviceSynchronize")
 ALLOCATOR = _any(

@@ -73,11 +73,16 @@ def repetition(
 
 
 def first_period(sequence: Int64, length: int) -> int:
-    """Where the first period begins: the first place from which one is like the one after it."""
+    """Where the first period begins: the first place from which one is like the one after it and as varied as they are. The
+    many equal copies of a load are like one another too; the sequence's end where none is."""
     same = sequence[length:] == sequence[:-length]
     alike = np.concatenate([[0], np.cumsum(same)])
-    fits = np.flatnonzero((alike[length:] - alike[:-length] >= SAME * length) & same[: len(alike) - length])
-    return int(fits[0]) if len(fits) else 0
+    turns = np.concatenate([[0], np.cumsum(sequence[1:] != sequence[:-1])])
+    varied = turns[length - 1 :] - turns[: len(turns) - length + 1]
+    fits = (alike[length:] - alike[:-length] >= SAME * length) & same[: len(alike) - length]
+    fits &= 2 * varied[: len(fits)] >= varied[::length].max()
+    at = np.flatnonzero(fits)
+    return int(at[0]) if len(at) else len(sequence)
 
 
 def signatures(timeline: Timeline, parts: Sequence[Int64]) -> list[Int64]:
