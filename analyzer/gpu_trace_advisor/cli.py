@@ -119,6 +119,10 @@ def parser() -> argparse.ArgumentParser:
         help="compare with an earlier trace, saved advice or baseline; given several times, with several runs",
     )  # fmt: skip
     p.add_argument("--jobs", metavar="N", type=count, help="processes that read recordings (default: one a core)")
+    p.add_argument(
+        "--limit", metavar="BYTES",
+        help="memory that reading one recording may take: 4GB … (default: 1.5 times its text and 300 MB)",
+    )  # fmt: skip
     p.add_argument("--scheduler", metavar="ADDRESS", help="read them on the workers of this Dask cluster instead")
     p.add_argument("--budget", metavar="FILE", type=Path, help="limits (TOML) that the numbers are held against")
     p.add_argument("--debug", action="store_true", help="show the traceback of what exits with 3")
@@ -423,12 +427,13 @@ def asked(options: argparse.Namespace) -> Request:
         what_if=options.what_if,
         phase=None if options.phase == "auto" else options.phase,
         hardware=options.hardware,
-        weights=read_size(options.weights) if options.weights else None,
+        weights=read_size(options.weights, "--weights") if options.weights else None,
         objective=options.objective,
         price=options.price,
         batch=options.batch,
         prompt_tokens=options.prompt_tokens,
         output_tokens=options.output_tokens,
+        limit=read_size(options.limit, "--limit") if options.limit else None,
         rules=options.rules,
     )
 

@@ -225,7 +225,7 @@ def test_large_files_take_the_compiled_parser(tmp_path: Path, monkeypatch: pytes
     text = json.dumps({"traceEvents": EVENTS * 20})
     monkeypatch.setattr(chrome, "LARGE", 1000)
     called = []
-    monkeypatch.setattr(chrome_fast, "read_file", lambda file, *_: called.append(everything(file)))
+    monkeypatch.setattr(chrome_fast, "read_file", lambda file, *_, **__: called.append(everything(file)))
     once, often = (
         gzip.compress(text.encode()),
         b"".join(gzip.compress(part.encode()) for part in (text[:99], text[99:])),

@@ -83,6 +83,8 @@ class Request:
     """Sequences that decode together, where the recording does not tell. Likewise the lengths of a request in tokens."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    limit: int | None = None
+    """Bytes of memory that reading one recording may take, where its size allows less."""
 
     def __post_init__(self) -> None:
         for option in ("window", "steps", "step_marker", "what_if", "hardware"):
@@ -298,7 +300,7 @@ class DeviceWindow:
 SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def read_size(text: str) -> int:
+def read_size(text: str, option: str = "--weights") -> int:
     """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
 
     Raises:
@@ -306,7 +308,7 @@ def read_size(text: str) -> int:
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
     if not found or found[2].upper() not in SIZES:
-        raise BadUsage(f"--weights {text}: expected a size such as 14GB")
+        raise BadUsage(f"{option} {text}: expected a size such as 14GB")
     return round(float(found[1]) * SIZES[found[2].upper()])
 
 

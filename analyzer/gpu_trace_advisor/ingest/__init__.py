@@ -22,8 +22,10 @@ NSIGHT_NAMES = (".sqlite", ".nsys-rep", ".qdrep")
 NSIGHT_STARTS = (b"SQLite format 3\0", b"NVIDIA Tegra Profiler Report")
 
 
-def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+def read(path: str | os.PathLike[str], progress: Progress | None = None, limit: int | None = None) -> Trace:
     """The Trace of a torch.profiler or Nsight Systems recording.
+
+    limit: bytes of memory that reading may take, where the size of the recording allows less (`ingest.room`).
 
     Raises:
         UnreadableTrace: no such file, or no trace that can be read; one line says what was found and what to do.
@@ -33,7 +35,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
     tell(f"reading {path.name}", None)
     try:
         if path.is_fifo():
-            return _read_pipe(path, progress)
+            return _read_pipe(path, progress, limit)
         if path.is_dir() or _is_nsight(path):
             from gpu_trace_advisor.ingest.nsight.reader import read_nsight
 
@@ -41,7 +43,9 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
         from gpu_trace_advisor.ingest.chrome.reader import read_events
         from gpu_trace_advisor.ingest.kineto import to_trace
 
-        raw = read_events(path, lambda done, total: tell(f"reading {path.name}", done / total if total else None))
+        raw = read_events(
+            path, lambda done, total: tell(f"reading {path.name}", done / total if total else None), limit
+        )
         return _alone(to_trace(raw, path))
     except FileNotFoundError:
         raise UnreadableTrace(f"{path}: no such file") from None
@@ -49,7 +53,7 @@ def read(path: str | os.PathLike[str], progress: Progress | None = None) -> Trac
         raise UnreadableTrace(f"{path}: {error.strerror or error}") from None
 
 
-def _read_pipe(path: Path, progress: Progress | None) -> Trace:
+def _read_pipe(path: Path, progress: Progress | None, limit: int | None) -> Trace:
     """The Trace of a copy: a pipe gives its bytes once, and its first ones have to be looked at before all are read."""
     from shutil import copyfileobj
     from tempfile import TemporaryDirectory
@@ -59,7 +63,7 @@ def _read_pipe(path: Path, progress: Progress | None) -> Trace:
         with path.open("rb") as pipe, copy.open("wb") as file:
             copyfileobj(pipe, file, 1 << 20)
         try:
-            return read(copy, progress)
+            return read(copy, progress, limit)
         except UnreadableTrace as error:
             raise UnreadableTrace(str(error).replace(str(copy), str(path))) from None
 

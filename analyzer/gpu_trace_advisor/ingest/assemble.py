@@ -11,6 +11,7 @@ import numpy as np
 
 from gpu_trace_advisor.columns.codes import numbered, present
 from gpu_trace_advisor.columns.compact import index_type, narrowed, where
+from gpu_trace_advisor.ingest.room import LONGEST_NAME, MOST_NAMES, OTHERS
 from gpu_trace_advisor.trace.model import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -86,6 +87,7 @@ def assemble(
     `notes` are what the reader found; what is found here is added.
     """
     health = list(notes)
+    _bound_names(rows, health)
     order = _usable_in_order(rows, health)
     count = len(rows.kind)
     kind, start, end = (_taken(rows, column, order) for column in ("kind", "start_ns", "end_ns"))
@@ -129,6 +131,29 @@ def assemble(
         health=tuple(health),
         **columns,
     )
+
+
+def _bound_names(rows: Rows, health: list[Note]) -> None:
+    """Cut what is too long for a name, and give one name to what lies beyond the most that are told apart."""
+    own = rows.strings is not rows.names
+    rows.names = _shortened(rows.names)
+    rows.strings = _shortened(rows.strings) if own else rows.names
+    if len(rows.names) <= MOST_NAMES:
+        return
+    used = present(rows.name_code)
+    used = used[used >= 0]
+    if len(used) > MOST_NAMES:
+        beyond = rows.name_code > used[MOST_NAMES - 1]
+        rows.name_code = np.where(beyond, len(rows.names), rows.name_code).astype(np.int32)
+        rows.names = [*rows.names, OTHERS]
+        told = f"{len(used):,} names; those after the first {MOST_NAMES:,} are taken for one"
+        health.append(Note("left-out", told, len(used) - MOST_NAMES))
+
+
+def _shortened(names: Sequence[str]) -> Sequence[str]:
+    if max(map(len, names), default=0) <= LONGEST_NAME:
+        return names
+    return [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
 
 
 def _taken(rows: Rows, column: str, order: Int64) -> Any:

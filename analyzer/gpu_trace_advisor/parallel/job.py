@@ -96,7 +96,7 @@ def analysed(job: Job, tell: Tell | None) -> Analysed | int | None:
     if before is not None and before[0].request == job.request and before[0].name == job.name:
         return before[1]
     with local(job.place) as path:
-        trace = _called(read(path, tell), job.name)
+        trace = _called(read(path, tell, job.request.limit), job.name)
         if other_rank(trace, job.request):
             return trace.rank
         if tell:

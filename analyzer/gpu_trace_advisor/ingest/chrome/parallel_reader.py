@@ -41,6 +41,7 @@ from gpu_trace_advisor.ingest.chrome.reader import (
 from gpu_trace_advisor.ingest.chrome.repair import Cut, repair
 from gpu_trace_advisor.ingest.chrome.text_file import HeldText, TextFile
 from gpu_trace_advisor.ingest.raw_events import INTEGERS, TEXTS, RawEvents
+from gpu_trace_advisor.ingest.room import LONGEST_VALUE, as_objects, check_room
 from gpu_trace_advisor.runtime.heap import give_back
 
 CHUNK = 4 << 20
@@ -50,9 +51,13 @@ _JOINED = 64 << 20
 """Bytes of one event, or of the text before the events, above which the whole file is left to the other parser."""
 _NEXT_EVENT = re.compile(NEXT_EVENT.encode())
 _FOLLOWING = re.compile(NEXT_EVENT)
+BYTES_A_ROW = 33
+"""Of an event without arguments, in columns."""
 _HEAD = 1 << 16
 """Bytes in which the first event is looked for, at most; then in twice as many, and so on."""
 _TAIL = 1 << 15
+MOST_DAMAGE = 100_000
+"""Damaged events of one chunk; text with more is no trace."""
 _READ = 1 << 20
 """Bytes read at a time, so that progress is seen."""
 
@@ -74,21 +79,25 @@ def read(
 
 
 def read_file(
-    file: TextFile, progress: Progress | None = None, chunk_size: int = CHUNK, threads: int | None = None
+    file: TextFile,
+    progress: Progress | None = None,
+    chunk_size: int = CHUNK,
+    threads: int | None = None,
+    limit: int | None = None,
 ) -> RawEvents:
     """`read` of a file that is open."""
     try:
-        return _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4)).read()
+        return _Reader(file, progress, chunk_size, threads or min(os.cpu_count() or 1, 4), limit).read()
     except _CannotCope:
-        return read_all(file.path, progress)
+        return read_all(file.path, progress, limit, bounded=True)
 
 
-def parse_whole(text: bytearray, path: Path | str) -> RawEvents | None:
+def parse_whole(text: bytearray, path: Path | str, limit: int | None = None) -> RawEvents | None:
     """RawEvents of the text of a whole file; None unless the text is without fault."""
     held = HeldText(text, path)
     threads = max(1, min(os.cpu_count() or 1, len(text) // CHUNK))
     with suppress(_CannotCope):
-        return _Reader(held, None, min(CHUNK, len(text) + PADDING), threads).read()
+        return _Reader(held, None, min(CHUNK, len(text) + PADDING), threads, limit).read()
     return None
 
 
@@ -120,8 +129,9 @@ class _Chunk:
 class _Worker:
     """What one thread parses with."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, whole: bool) -> None:
+        self.number, self.whole = number, whole
+        """whole: whatever is damaged goes to the other reader."""
         self.scanner = Scanner()
         self.events = Events()
 
@@ -165,6 +175,8 @@ class _Worker:
         position = start + len(text[:after].encode("utf-8", "surrogateescape"))
         if code:
             where = start + len(text[:where].encode("utf-8", "surrogateescape"))
+            if self.whole or len(chunk.damage) >= MOST_DAMAGE:
+                raise _CannotCope
             chunk.damage.append((code, where, cause, 1))
         if value is not None:
             self.scanner.add(*self.events.take(value))
@@ -317,9 +329,16 @@ def _cut(text: memoryview) -> int:
 
 
 class _Reader:
-    def __init__(self, file: TextFile | HeldText, progress: Progress | None, chunk_size: int, threads: int) -> None:
-        self.file, self.progress, self.chunk_size = file, progress, chunk_size
-        self.workers = [_Worker(number) for number in range(threads)]
+    def __init__(
+        self,
+        file: TextFile | HeldText,
+        progress: Progress | None,
+        chunk_size: int,
+        threads: int,
+        limit: int | None = None,
+    ) -> None:
+        self.file, self.progress, self.chunk_size, self.limit = file, progress, chunk_size, limit
+        self.workers = [_Worker(number, isinstance(file, HeldText)) for number in range(threads)]
         self.idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in self.workers:
             self.idle.put(worker)
@@ -330,7 +349,7 @@ class _Reader:
         """The list of events has ended; what follows goes to `after`."""
         self.after = bytearray()
         self.first_damage: dict[str, tuple[int, str]] = {}
-        self.looked_at = 0
+        self.looked_at = self.held = 0
         self.notes: dict[str, int] = {}
 
     def read(self) -> RawEvents:
@@ -351,6 +370,7 @@ class _Reader:
         head = source.take(min(max(self.chunk_size, 4096), _HEAD))
         refuse_other_formats(bytes(head[:4096]), self.file.path, self.file.damage)
         while True:
+            check_room(self.file.path, len(head), as_objects(head), self.limit)
             text = head.decode("utf-8", "surrogateescape")
             walker = _HeadWalker(text, Events())
             at = walker.find()
@@ -442,6 +462,8 @@ class _Reader:
                 self.first_damage[code] = where
         if chunk.rows:
             self.chunks.append(chunk)
+            self.held += BYTES_A_ROW * chunk.rows + sum(len(part) for pair in chunk.sparse.values() for part in pair)
+            check_room(self.file.path, chunk.base + chunk.end, 2 * self.held, self.limit)
 
     # -- putting it together
 
@@ -508,6 +530,7 @@ class _Reader:
         """Add the metadata behind the events, and what was damaged."""
         why, where = "", self.size
         if self.ended and metadata is not None:
+            check_room(self.file.path, self.size, as_objects(self.after), self.limit)
             after = _AfterWalker(self.after.decode("utf-8", "surrogateescape"), Events())
             why, position = after.read()
             where += position - len(self.after)
@@ -566,6 +589,8 @@ _INTEGER_LISTS = re.compile(rb"(?:\[(?=[\[\]0-9-])|\](?=,|\]|\Z)|-?(?:0|[1-9][0-
 
 def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
     """A string of a pool as text, and whether it was damaged."""
+    if kind == VALUE and len(data) > LONGEST_VALUE:
+        return "", False
     if kind == VALUE and _INTEGER_LISTS.fullmatch(data):
         return data.decode(), False
     text = data.decode("utf-8", "surrogateescape")

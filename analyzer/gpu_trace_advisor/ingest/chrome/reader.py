@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpu_trace_advisor.errors import UnreadableTrace
+from gpu_trace_advisor.ingest import room
 from gpu_trace_advisor.ingest.chrome.json_values import (
     CAUSES,
     INT64,
@@ -43,8 +44,10 @@ PACKED = 8
 """Text is about so many times longer than its gzip data, or more; twice that is usual."""
 
 
-def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents:
+def read_events(path: Path | str, progress: Progress | None = None, limit: int | None = None) -> RawEvents:
     """Read a Chrome-trace file of any size.
+
+    limit: bytes of memory that this may take, where its size allows less (`ingest.room`).
 
     Raises UnreadableTrace, with one line that says what the file is, when it holds no trace.
     """
@@ -52,11 +55,16 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
         if file.size <= (LARGE // PACKED if file.gzipped else LARGE):
             text = file.take(LARGE + 1, progress)
             if len(text) <= LARGE:
-                return _parse_fast(text, path, file.damage) or parse(text, path, file.damage)
+                if raw := _parse_fast(text, path, file.damage, limit):
+                    return raw
+                if len(text) <= room.SMALL or not _compiled():
+                    return parse(text, path, file.damage)
+                del text
+                return read_again(path, progress, limit)
             file.put_back(text)
             del text
         if parallel_reader := _compiled():
-            found: RawEvents = parallel_reader.read_file(file, progress)
+            found: RawEvents = parallel_reader.read_file(file, progress, limit=limit)
             return found
     from logging import getLogger
 
@@ -67,10 +75,17 @@ def read_events(path: Path | str, progress: Progress | None = None) -> RawEvents
 _SLOW = "%s: read without the compiled parser, which takes a tenth of the time; install a C compiler, then gpu-trace-advisor anew"
 
 
-def _parse_fast(text: bytearray, path: Path | str, damage: str) -> RawEvents | None:
+def read_again(path: Path | str, progress: Progress | None, limit: int | None) -> RawEvents:
+    """RawEvents of a damaged file, whose text is not held as a whole."""
+    with TextFile(path) as file:
+        found: RawEvents = _compiled().read_file(file, progress, limit=limit)
+        return found
+
+
+def _parse_fast(text: bytearray, path: Path | str, damage: str, limit: int | None) -> RawEvents | None:
     """RawEvents of a text that is whole and without fault, where the compiled parser is there."""
     parallel_reader = None if damage else _compiled()
-    found: RawEvents | None = parallel_reader.parse_whole(text, path) if parallel_reader else None
+    found: RawEvents | None = parallel_reader.parse_whole(text, path, limit) if parallel_reader else None
     return found
 
 
@@ -83,10 +98,14 @@ def _compiled() -> Any:
     return parallel_reader
 
 
-def read_all(path: Path | str, progress: Progress | None = None) -> RawEvents:
-    """`read_events` without the compiled parser: holds the whole text in memory."""
+def read_all(
+    path: Path | str, progress: Progress | None = None, limit: int | None = None, *, bounded: bool = False
+) -> RawEvents:
+    """`read_events` without the compiled parser: holds the whole text in memory, if need be only where that is allowed."""
     with TextFile(path) as file:
         text = file.take(sys.maxsize, progress)
+        if bounded:
+            room.check_room(path, len(text), room.as_objects(text), limit)
         return parse(text, path, file.damage)
 
 
@@ -251,7 +270,7 @@ class _RawTexts(dict[str, int]):
             key = repr(value)
             code = self.get(key)
             if code is None:
-                self[key] = code = self._pool[canonical(value)]
+                self[key] = code = self._pool[canonical(value) if len(key) <= room.LONGEST_VALUE else ""]
         except RecursionError:
             return -1
         return code

@@ -27,6 +27,7 @@ SMALL_BYTES = 8 << 20
 HUGE_BYTES = 64 << 20  # columns of such a file are large enough that what is freed of them counts
 ROWS_FOR_TWO = 4 * BATCH_ROWS
 LEAST_BYTES_A_ROW = 4  # a header byte, a serial type for each of at least two columns, and some content
+MOST_DIGITS = 20  # characters that a stored byte may become: numbers are read as texts too
 IDS_A_QUERY = 500
 
 
@@ -146,7 +147,16 @@ class Database:
         return [np.concatenate([batch[i] for batch in batches] or [np.empty(0, np.int64)]) for i in range(width)]
 
     def _run(self, query: str, integers: int, texts: int) -> Iterator[Batch]:
-        return arrow_batches.read(self.uri, query, integers, texts) if self.large else self._rows(query, integers)
+        read = arrow_batches.read(self.uri, query, integers, texts) if self.large else self._rows(query, integers)
+        rows = length = 0
+        for batch in read:
+            rows += len(batch[0][0]) if batch[0] else len(batch[1][0]) if batch[1] else 0
+            length += sum(sum(map(len, column)) for column in batch[1])
+            if (
+                rows * LEAST_BYTES_A_ROW > self.bytes or length > MOST_DIGITS * self.bytes
+            ):  # pages that are pointed at many times
+                raise sqlite3.DatabaseError("more rows than the file has room for")
+            yield batch
 
     def _rows(self, query: str, integers: int) -> Iterator[Batch]:
         cursor = self.connection.execute(query)
