@@ -140,11 +140,10 @@ def _bound_names(rows: Rows, health: list[Note]) -> None:
     rows.strings = _shortened(rows.strings) if own else rows.names
     if len(rows.names) <= MOST_NAMES:
         return
-    used = present(rows.name_code)
-    used = used[used >= 0]
+    used, first, which = np.unique(rows.name_code, return_index=True, return_inverse=True)
     if len(used) > MOST_NAMES:
-        beyond = rows.name_code > used[MOST_NAMES - 1]
-        rows.name_code = np.where(beyond, len(rows.names), rows.name_code).astype(np.int32)
+        beyond = first > np.sort(first)[MOST_NAMES - 1]
+        rows.name_code = np.where(beyond[which], len(rows.names), rows.name_code).astype(np.int32)
         rows.names = [*rows.names, OTHERS]
         told = f"{len(used):,} names; those after the first {MOST_NAMES:,} are taken for one"
         health.append(Note("left-out", told, len(used) - MOST_NAMES))

@@ -462,8 +462,10 @@ class _Reader:
                 self.first_damage[code] = where
         if chunk.rows:
             self.chunks.append(chunk)
-            self.held += BYTES_A_ROW * chunk.rows + sum(len(part) for pair in chunk.sparse.values() for part in pair)
-            check_room(self.file.path, chunk.base + chunk.end, 2 * self.held, self.limit)
+            own = BYTES_A_ROW * chunk.rows + sum(len(part) for pair in chunk.sparse.values() for part in pair)
+            self.held += own
+            coming = (len(self.workers) + 2) * own  # of the chunks that are parsed meanwhile
+            check_room(self.file.path, chunk.base + chunk.end, 2 * self.held + coming, self.limit)
 
     # -- putting it together
 
