@@ -156,9 +156,9 @@ def test_each_recording_is_read_once(
     begun: list[Path] = []
     from gpu_trace_advisor.ingest import read as real
 
-    def counted(path: Path, tell: Tell | None = None) -> Trace:
+    def counted(path: Path, tell: Tell | None = None, limit: int | None = None) -> Trace:
         begun.append(path)
-        return real(path, tell)
+        return real(path, tell, limit)
 
     monkeypatch.setattr(jobs_, "read", counted)
     run = run_of if len(ranks) > 1 else looked
