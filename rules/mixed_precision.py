@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32, dtype_of_kernel
 from gpu_trace_advisor.rulekit.evidence import of_operations
@@ -148,7 +149,7 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
     for op in mine.tolist():
         by_time[readable(timeline.label(op))] += int(timeline.length[op])
     names = [name for name, _ in by_time.most_common(3)]
-    what = _called({kernel_class(timeline.label(op)) for op in mine.tolist()})
+    what = _called({kernel_class(trace.names[code]) for code in present(trace.name_code[timeline.row[mine]]).tolist()})
     yield Claim(
         title=f"{what[0].upper()}{what[1:]} in fp32",
         message=f"{len(mine):,} {what} in true fp32 take {share(ns, wall)} of the wall ({ns / 1e6:,.1f} ms), "

@@ -22,9 +22,8 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run(*command: str, at: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    for name in ("traces", "rules"):
-        if not (at / name).exists():
-            (at / name).symlink_to(ROOT / name)
+    if not (at / "traces").exists():
+        (at / "traces").symlink_to(ROOT / "traces")
     bare = {name: value for name, value in os.environ.items() if name not in ("CI", "GITHUB_ACTIONS")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(

@@ -354,7 +354,7 @@ def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note
             if request.device in (None, attribution.timeline.device):
                 device = attribution.timeline.device
                 try:
-                    view = _study(program, index, request)
+                    view = _device_window(program, index, request)
                 except NothingToAnalyse as error:
                     without_steps = error
                     notes.append(Note("empty-window", f"device {device} has no such step and is left out", 1))
@@ -378,7 +378,7 @@ def only_a_set(trace: Trace, request: Request) -> bool:
     return asked == (None,) * 4 and trace.kind[trace.operations].tolist() == [Kind.SET]
 
 
-def _study(program: TracedProcess, index: int, request: Request) -> DeviceWindow:
+def _device_window(program: TracedProcess, index: int, request: Request) -> DeviceWindow:
     attribution = program.attributions[index]
     timeline, marker = attribution.timeline, program.marker
     steps, of_step = find_steps(timeline, marker)

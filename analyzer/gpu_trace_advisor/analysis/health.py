@@ -125,13 +125,13 @@ def _no_collectives(trace: Trace) -> Note | None:
 
 def check_device(attribution: Attribution, window: Window, steps: Sequence[Step], operations: Int64) -> list[Note]:
     """Notes on one device's window."""
-    timeline = attribution.timeline
+    timeline, waits = attribution.timeline, unexplained(attribution, window)
     return [
         note
         for note in (
-            _unrecorded_graph_nodes(attribution, window),
-            _cut(attribution, window),
-            _late(attribution, window),
+            _unrecorded_graph_nodes(waits, window),
+            _cut(waits),
+            _late(waits, window),
             cold(attribution, window, steps),
             _lost_kernels(timeline),
             _orphans(timeline, operations),
@@ -207,8 +207,7 @@ def in_graph_replay(timeline: Timeline, start: Int64) -> Bool:
     return (before >= 0) & (reach[np.maximum(before, 0)] > start)
 
 
-def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | None:
-    found = unexplained(attribution, window)
+def _unrecorded_graph_nodes(found: Unexplained, window: Window) -> Note | None:
     total, count = int(found.ns[found.in_graph].sum()), int(found.in_graph.sum())
     if not count or total < UNRECORDED_SHARE * window.wall_ns:
         return None
@@ -221,8 +220,7 @@ def _unrecorded_graph_nodes(attribution: Attribution, window: Window) -> Note | 
     )
 
 
-def _cut(attribution: Attribution, window: Window) -> Note | None:
-    found = unexplained(attribution, window)
+def _cut(found: Unexplained) -> Note | None:
     ns, long = found.ns, found.cut
     if not long.any():
         return None
@@ -234,8 +232,7 @@ def _cut(attribution: Attribution, window: Window) -> Note | None:
     )
 
 
-def _late(attribution: Attribution, window: Window) -> Note | None:
-    found = unexplained(attribution, window)
+def _late(found: Unexplained, window: Window) -> Note | None:
     ns = int(found.ns[found.late].sum())
     if ns < UNRECORDED_SHARE * window.wall_ns or not ns:
         return None
