@@ -2,7 +2,8 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.phase import DECODE, product_rows
+from gpu_trace_advisor.analysis.phase import product_rows
+from gpu_trace_advisor.analysis.request import DECODE
 from gpu_trace_advisor.decode.passes import Decoding, engines
 from gpu_trace_advisor.rulekit.evidence import at_ms
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule

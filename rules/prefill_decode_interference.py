@@ -3,7 +3,8 @@ from itertools import pairwise
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.phase import DECODE, MIXED, PREFILL
+from gpu_trace_advisor.analysis.phase import MIXED
+from gpu_trace_advisor.analysis.request import DECODE, PREFILL
 from gpu_trace_advisor.rulekit.evidence import at_ms
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.units import duration

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.attribution import Attribution
 from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.ingest.chrome.reader import parse

@@ -2,7 +2,7 @@
 
 from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.drawing.build import draw
 from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.trace.model import Trace

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.replay.fixes import FIXES, saving

@@ -6,7 +6,8 @@ import random
 from functools import cache
 from pathlib import Path
 
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.ingest.chrome.reader import parse
 from gpu_trace_advisor.ingest.kineto import to_trace
 from gpu_trace_advisor.trace.model import Trace

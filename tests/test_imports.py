@@ -14,7 +14,8 @@ PACKAGE = ROOT / "analyzer" / "gpu_trace_advisor"
 MOST_MODULES = 14
 
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "sanitize", "units"},
+    {"errors"},
+    {"sanitize", "units"},
     {"runtime"},
     {"quantity", "columns"},
     {"trace"},

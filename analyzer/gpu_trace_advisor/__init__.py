@@ -47,7 +47,7 @@ _WHERE = {
     "BadUsage": "errors",
     "Graph": "graph",
     "NothingToAnalyse": "errors",
-    "Request": "analysis.device_window",
+    "Request": "analysis.request",
     "Trace": "trace.model",
     "UnreadableTrace": "errors",
     "advise": "api",
@@ -75,7 +75,7 @@ __all__ = [
 
 if _TYPE_CHECKING:
     from gpu_trace_advisor.advice.model import Advice
-    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.analysis.request import Request
     from gpu_trace_advisor.api import advise, read, timeline
     from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse, UnreadableTrace
     from gpu_trace_advisor.graph import Graph

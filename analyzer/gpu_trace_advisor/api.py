@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request, views
+from gpu_trace_advisor.analysis.device_window import views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.ingest import read as read_one

@@ -21,7 +21,7 @@ from gpu_trace_advisor.sanitize import clean, json_text, printable
 # What the command needs else is imported where it is used: while garbage is collected rarely, and never for --help.
 if TYPE_CHECKING:
     from gpu_trace_advisor.advice.model import Advice
-    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.analysis.request import Request
     from gpu_trace_advisor.drawing.model import Drawing
     from gpu_trace_advisor.gate.check import Outcome
     from gpu_trace_advisor.parallel.advise import RunResult
@@ -416,7 +416,8 @@ def asked(options: argparse.Namespace) -> Request:
     Raises:
         BadUsage: one of them is not what it should be.
     """
-    from gpu_trace_advisor.analysis.device_window import Request, read_size
+    from gpu_trace_advisor.analysis.request import Request
+    from gpu_trace_advisor.units import read_size
 
     return Request(
         window=options.window,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
+
+from gpu_trace_advisor.errors import BadUsage
 
 
 def duration(ns: int) -> str:
@@ -62,3 +65,18 @@ def size(count: int | None) -> str:
 def times(count: int) -> str:
     """How often."""
     return "once" if count == 1 else f"{count:,} times"
+
+
+SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def read_size(text: str, option: str = "--weights") -> int:
+    """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
+
+    Raises:
+        BadUsage: not a size.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
+    if not found or found[2].upper() not in SIZES:
+        raise BadUsage(f"{option} {text}: expected a size such as 14GB")
+    return round(float(found[1]) * SIZES[found[2].upper()])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces, merge_notes
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.trace.model import Note

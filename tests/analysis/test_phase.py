@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.analysis.phase import DECODE, MIXED, PREFILL, TRAINING, UNKNOWN, Phase, detect, read_annotation
+from gpu_trace_advisor.analysis.phase import MIXED, UNKNOWN, Phase, detect, read_annotation
+from gpu_trace_advisor.analysis.request import DECODE, PREFILL, TRAINING
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.roofline.operator_costs import operation_costs
 from gpu_trace_advisor.timelines.device import Timeline, timelines

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import DeviceAdvice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

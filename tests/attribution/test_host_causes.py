@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 

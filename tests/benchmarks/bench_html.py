@@ -39,7 +39,8 @@ def measure(path: Path, operations: int, page: Path) -> dict[str, float]:
     sys.path.insert(0, str(Path(__file__).parent))
     from bench_replay import tiled  # type: ignore[import-not-found]
     from gpu_trace_advisor.advice.build import examine
-    from gpu_trace_advisor.analysis.device_window import Request, views
+    from gpu_trace_advisor.analysis.device_window import views
+    from gpu_trace_advisor.analysis.request import Request
     from gpu_trace_advisor.drawing.build import draw, draw_device
     from gpu_trace_advisor.report.html import page as html
 

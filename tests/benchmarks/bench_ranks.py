@@ -131,7 +131,7 @@ def dlrm(options: argparse.Namespace) -> None:
 
 def many(options: argparse.Namespace) -> None:
     from distributed import LocalCluster
-    from gpu_trace_advisor.analysis.device_window import Request
+    from gpu_trace_advisor.analysis.request import Request
     from gpu_trace_advisor.parallel.advise import look_at
 
     for ranks in options.ranks:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.gate.baseline import load_runs
 from gpu_trace_advisor.gate.compare import IMPROVED, REGRESSED, compare
 from gpu_trace_advisor.gate.run_record import Run, middle

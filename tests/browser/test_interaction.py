@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from gpu_trace_advisor.advice.build import examine
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.ingest import read
 
 from tests.browser.pages import Open, click_box, data_of, lanes_of, view

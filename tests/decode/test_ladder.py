@@ -6,7 +6,8 @@ import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.ranking import judge
 from gpu_trace_advisor.advice.rule_loader import find_rules
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.decode.ladder import LABEL, Ladder, Rung, ladder
 from gpu_trace_advisor.decode.passes import Decoding, expected_tokens, speculation
 from gpu_trace_advisor.report.text.page import render

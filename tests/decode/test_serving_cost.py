@@ -2,7 +2,8 @@
 
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.decode.serving_cost import Serving, price_per_million, serving
 from gpu_trace_advisor.report.text.page import render
 from gpu_trace_advisor.rulekit.drawing import parse

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.analysis.phase import DECODE, TRAINING, Phase
+from gpu_trace_advisor.analysis.phase import Phase
+from gpu_trace_advisor.analysis.request import DECODE, TRAINING
 from gpu_trace_advisor.decode.utilization import Utilization, efficiency
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.roofline.kernel_time import InKernel

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gpu_trace_advisor.advice.build import examine
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.drawing.lanes import nested
 from gpu_trace_advisor.drawing.model import Detail, Drawing, Lane
 from gpu_trace_advisor.ingest import read

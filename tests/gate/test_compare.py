@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import StepAdvice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.analysis.summary import KernelTime
 from gpu_trace_advisor.attribution import TimeSlice
 from gpu_trace_advisor.cli import main

@@ -9,7 +9,7 @@ from typing import Any
 import gpu_trace_advisor.advice.model
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline, load_runs
 from gpu_trace_advisor.gate.budget import load

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.cli import to_json
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.parallel import job as jobs_

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request, views
+from gpu_trace_advisor.analysis.device_window import views
 from gpu_trace_advisor.analysis.rank_summary import MOST, budget, summarise
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.parallel.advise import look_at

@@ -6,7 +6,8 @@ import random
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.replay.critical_path import CriticalPath, critical_path
 from gpu_trace_advisor.timelines.steps import Window

@@ -121,7 +121,8 @@ def test_each_point_is_as_early_as_its_edges_allow() -> None:
 
 def one_launch_a_step(count: int = 4, *late: int) -> DeviceWindow:
     """Steps of 1 ms with a kernel each; the kernels of `late` ones start 400 µs later than anything explains."""
-    from gpu_trace_advisor.analysis.device_window import Request, views
+    from gpu_trace_advisor.analysis.device_window import views
+    from gpu_trace_advisor.analysis.request import Request
 
     events = [op("aten::start", 0, 2), frame("train.py(1): main", 0, 10 + 1000 * count)]
     for i in range(count):
@@ -148,7 +149,8 @@ def test_windows_of_a_replay() -> None:
 
 
 def test_a_window_that_cuts_a_wait_has_its_part_of_what_is_left_of_it() -> None:
-    from gpu_trace_advisor.analysis.device_window import Request, views
+    from gpu_trace_advisor.analysis.device_window import views
+    from gpu_trace_advisor.analysis.request import Request
 
     events = [
         call(0, 5, 1), kernel(6, 16, 1), annotation("enumerate(DataLoader)#x", 20, 520), call(1010, 1015, 2),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError
 from gpu_trace_advisor.graph import Edge, Point
 from gpu_trace_advisor.graph.build import build_graph

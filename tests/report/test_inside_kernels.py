@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.report import csv_table
 from gpu_trace_advisor.report.text import page

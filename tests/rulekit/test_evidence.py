@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations, of_rows
 from gpu_trace_advisor.trace.model import Kind
 

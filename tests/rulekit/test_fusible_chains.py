@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gpu_trace_advisor.analysis.device_window import Request, views
+from gpu_trace_advisor.analysis.device_window import views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.rulekit.fusible_chains import chains
 
 from tests.build import Event, call, kernel, op, trace

@@ -7,7 +7,7 @@ import pytest
 from gpu_trace_advisor.advice.ranking import judge
 from gpu_trace_advisor.advice.rule_cases import view_of
 from gpu_trace_advisor.advice.rule_loader import find_rules
-from gpu_trace_advisor.analysis.phase import PHASES
+from gpu_trace_advisor.analysis.request import PHASES
 from gpu_trace_advisor.reference.facts import DO_NOT_USE, fact, facts
 from gpu_trace_advisor.rulekit.rule import NEEDS, Finding, Rule
 

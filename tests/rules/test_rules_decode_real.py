@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from gpu_trace_advisor.advice.ranking import judge
 from gpu_trace_advisor.advice.rule_loader import find_rules
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.decode.passes import Decoding
 from gpu_trace_advisor.ingest import read
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.runtime import progress
 from gpu_trace_advisor.runtime.progress import Progress

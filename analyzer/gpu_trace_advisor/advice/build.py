@@ -24,10 +24,11 @@ from gpu_trace_advisor.advice.model import (
 from gpu_trace_advisor.advice.ranking import alone, checked, distrust, judge, together, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, only_a_set, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, only_a_set, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace, failures
 from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
 from gpu_trace_advisor.analysis.rank_summary import world
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.analysis.summary import (
     MATRIX_CLASSES,
     allocation_calls,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_trace_advisor.advice.ranking import Verdicts, judge
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request, read_size, views
+from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError
 from gpu_trace_advisor.rulekit.drawing import BadDrawing, asked, parse
 from gpu_trace_advisor.rulekit.rule import Rule
-from gpu_trace_advisor.units import duration
+from gpu_trace_advisor.units import duration, read_size
 
 
 def view_of(drawing: str) -> DeviceWindow:

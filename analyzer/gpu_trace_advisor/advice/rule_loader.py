@@ -11,7 +11,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
-from gpu_trace_advisor.analysis.phase import PHASES
+from gpu_trace_advisor.analysis.request import PHASES
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.rulekit.rule import NEEDS, Rule
 

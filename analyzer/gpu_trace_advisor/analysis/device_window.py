@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.analysis.health import unexplained
-from gpu_trace_advisor.analysis.phase import PHASES, Phase, detect
+from gpu_trace_advisor.analysis.phase import Phase, detect
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.analysis.summary import inside
 from gpu_trace_advisor.analysis.unrecorded import unrecorded
 from gpu_trace_advisor.attribution import START_UP, Attribution, TimeSlice
@@ -19,7 +20,7 @@ from gpu_trace_advisor.attribution.build import attribute
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.compact import constant
 from gpu_trace_advisor.columns.intervals import ascending, grouped
-from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.graph.build import build_graph
 from gpu_trace_advisor.ranks.model import RankSet
@@ -50,62 +51,6 @@ from gpu_trace_advisor.trace.kernel_names import kernel_class as class_of_kernel
 from gpu_trace_advisor.trace.model import NONE, Device, Index, Kind, Note, Process, Trace
 from gpu_trace_advisor.trace.software import Use, uses
 from gpu_trace_advisor.units import duration
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked for; None is the default of each.
-
-    Raises:
-        BadUsage: there is no such phase or objective.
-    """
-
-    window: str | None = None
-    steps: str | None = None
-    step_marker: str | None = None
-    device: int | None = None
-    rank: int | None = None
-    what_if: str | None = None
-    """Names of fixes or ids of rules, comma-separated."""
-    phase: str | None = None
-    """`training`, `prefill` or `decode`, where the recording does not tell."""
-    hardware: str | None = None
-    """Key or name of the device in hardware.toml, where the recording does not tell."""
-    weights: int | None = None
-    """Bytes of the model's weights on one device."""
-    rules: str | None = None
-    """A folder with more rules."""
-    objective: str | None = None
-    """`latency` or `throughput`: what counts in inference."""
-    price: float | None = None
-    """What one device costs an hour, in any currency."""
-    batch: int | None = None
-    """Sequences that decode together, where the recording does not tell. Likewise the lengths of a request in tokens."""
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    limit: int | None = None
-    """Bytes of memory that reading one recording may take, where its size allows less."""
-
-    def __post_init__(self) -> None:
-        for option in ("window", "steps", "step_marker", "what_if", "hardware"):
-            if not isinstance(told := getattr(self, option), str | None):
-                raise BadUsage(f"{option}={told!r}: expected text, as the option takes it")
-        for option, allowed in (("phase", PHASES), ("objective", ("latency", "throughput"))):
-            if (told := getattr(self, option)) not in (None, *allowed):
-                raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")
-
-    def marker(self) -> re.Pattern[str] | None:
-        """`--step-marker` as a pattern: a regular expression matched from the name's start.
-
-        Raises:
-            BadUsage: not a regular expression.
-        """
-        if self.step_marker is None:
-            return None
-        try:
-            return re.compile(self.step_marker)
-        except re.error as error:
-            raise BadUsage(f"--step-marker {self.step_marker}: not a regular expression ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -295,21 +240,6 @@ class DeviceWindow:
     def saving(self, *fixes: Fix) -> Saving:
         """What these fixes together take off the window's wall time."""
         return saving(self.graph, fixes, self.window, self.index)
-
-
-SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-
-
-def read_size(text: str, option: str = "--weights") -> int:
-    """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
-
-    Raises:
-        BadUsage: not a size.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
-    if not found or found[2].upper() not in SIZES:
-        raise BadUsage(f"{option} {text}: expected a size such as 14GB")
-    return round(float(found[1]) * SIZES[found[2].upper()])
 
 
 def _left_out(trace: Trace, hosts: dict[int, Host], lanes: int) -> Iterator[Note]:

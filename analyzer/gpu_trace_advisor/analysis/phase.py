@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpu_trace_advisor.analysis.request import DECODE, PREFILL, TRAINING
 from gpu_trace_advisor.columns.codes import first_places
 from gpu_trace_advisor.roofline.operator_costs import Costs
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Kind, Trace
 from gpu_trace_advisor.units import percent
 
-TRAINING, PREFILL, DECODE, MIXED, UNKNOWN = "training", "prefill", "decode", "mixed", "unknown"
-PHASES = (TRAINING, PREFILL, DECODE)
-"""Those that somebody can ask for, or a rule be about."""
+MIXED, UNKNOWN = "mixed", "unknown"
 
 MANY_ROWS = 128  # products of a prefill have at least these rows: a short prompt's tokens
 FEW_ROWS = 64  # products of a decode have at most these; between the two the phase is open

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.phase import DECODE, MIXED, product_rows
+from gpu_trace_advisor.analysis.phase import MIXED, product_rows
+from gpu_trace_advisor.analysis.request import DECODE
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import ascending, clip, total
 from gpu_trace_advisor.decode.utilization import SHAPES, WHOLE, cache_bytes, coverage, weight_bytes

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
-from gpu_trace_advisor.analysis.phase import PREFILL
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.request import PREFILL, Request
 from gpu_trace_advisor.decode.passes import KEPT, Amount, Decoding
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.runtime.classes import dataclass

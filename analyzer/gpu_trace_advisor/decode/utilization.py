@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpu_trace_advisor.analysis.phase import DECODE, Phase
+from gpu_trace_advisor.analysis.phase import Phase
+from gpu_trace_advisor.analysis.request import DECODE
 from gpu_trace_advisor.columns.intervals import clip, total
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.roofline.kernel_time import InKernel

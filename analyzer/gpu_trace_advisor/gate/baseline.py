@@ -13,7 +13,7 @@ from dataclasses import field
 from pathlib import Path
 
 from gpu_trace_advisor.advice import model
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
 from gpu_trace_advisor.gate.comparability import distinct
 from gpu_trace_advisor.gate.run_record import Run, run_of

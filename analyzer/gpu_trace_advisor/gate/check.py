@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError, NothingToAnalyse
 from gpu_trace_advisor.gate.baseline import load_runs, matching
 from gpu_trace_advisor.gate.budget import BROKEN, Check, check, load

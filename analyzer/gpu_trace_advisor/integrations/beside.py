@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import NothingToAnalyse
 from gpu_trace_advisor.parallel.advise import look_at
 from gpu_trace_advisor.report.html.page import render

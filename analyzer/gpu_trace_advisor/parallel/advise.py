@@ -17,8 +17,9 @@ from typing import NamedTuple, NoReturn
 from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, SharedRank, compared
 from gpu_trace_advisor.advice.build import Analysed, combined, no_such_rank
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import DeviceWindow, Request
+from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.drawing.model import Drawing
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse, UnreadableTrace
 from gpu_trace_advisor.ingest import natural

@@ -12,8 +12,8 @@ from dataclasses import field, replace
 from gpu_trace_advisor.advice.across_ranks import DETAILED, Changed, SharedRank, changed_ranks, ranks_of
 from gpu_trace_advisor.advice.build import Analysed, advise_one, analyse, other_rank, trace_info
 from gpu_trace_advisor.advice.model import Advice, TraceInfo
-from gpu_trace_advisor.analysis.device_window import Request
 from gpu_trace_advisor.analysis.joint_replay import RankChange
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError, BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ingest import read
 from gpu_trace_advisor.ingest.locations import bytes_of, local, name_of, shown

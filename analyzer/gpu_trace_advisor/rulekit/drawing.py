@@ -39,6 +39,7 @@ from gpu_trace_advisor.reference.hardware import GIB, hardware, named
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NO_MEMORY, NONE, Device, Int64, Kind, Memory, Process, Sparse, Thread, Trace
 from gpu_trace_advisor.trace.operator_shapes import DTYPES
+from gpu_trace_advisor.units import SIZES
 
 RECORDS = {
     "S": (Kind.CALL, "cudaStreamSynchronize"),
@@ -56,7 +57,6 @@ load, operator time, a Python frame, compiling, garbage collection."""
 
 OPTIONS = ("scale", "device", "repeat", "memory", "phase", "objective", "weights")
 TYPES = {ours: theirs for theirs, (ours, _) in reversed(DTYPES.items())}
-SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 SCALES = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 
 _ROW = re.compile(r"\s*(?P<label>host\d*|step|s\d+(?:@\d+)?)\s+(?P<cells>\S+)\s*$")

@@ -82,7 +82,7 @@ def sweep_nested(
 
 
 def divide(start: Any, end: Any, running: Any, part: Any) -> None:
-    """Give each instant to the intervals (sorted by start) that run in it, equally; numba compiles it for large traces.
+    """Give each instant to the intervals (sorted by start) that run in it, equally.
 
     `running` has room for all of them.
     """

@@ -15,7 +15,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.analysis.device_window import Request
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.integrations.mcp_server import answers
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
