@@ -1,16 +1,21 @@
-"""A running server recorded by its own HTTP calls, against a stand-in that speaks them."""
+"""A running server recorded by its own HTTP calls, against stand-ins that speak them as their documentation says."""
 
+import gzip
+import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
+from gpu_trace_advisor.cli import main as advise
 from gpu_trace_advisor.record.script import main
 
-Behaviour = Callable[[BaseHTTPRequestHandler], int]
+Behaviour = Callable[[Any], int]
 
 
 @contextmanager
@@ -22,7 +27,7 @@ def standing_in(**behaviour: Behaviour) -> Iterator[tuple[str, list[str]]]:
         def do_POST(self) -> None:
             call = self.path.strip("/")
             asked.append(call)
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             act = behaviour.get(call)
             code = act(self) if act else 404
             if code:
@@ -46,6 +51,128 @@ def standing_in(**behaviour: Behaviour) -> Iterator[tuple[str, list[str]]]:
 
 def fine(handler: BaseHTTPRequestHandler) -> int:
     return 200
+
+
+class Sglang:
+    """As "Benchmark and Profiling" and `ProfileReqInput` of SGLang have it: the calls are there however it was started; of
+    the body's fields `output_dir` says where to; one profile at a time; a file for each rank of tensor parallelism.
+    """
+
+    FIELDS: ClassVar = {
+        "output_dir": str, "start_step": int, "num_steps": int, "activities": list, "profile_by_stage": bool,
+        "with_stack": bool, "record_shapes": bool, "merge_profiles": bool,
+    }  # fmt: skip
+
+    def __init__(self, ranks: list[bytes], default: Path) -> None:
+        self.ranks, self.default = ranks, default
+        self.folder: Path | None = None
+        self.given: dict[str, object] = {}
+
+    def start(self, handler: Any) -> int:
+        if handler.body and handler.headers.get("Content-Type") != "application/json":
+            return 422
+        given = json.loads(handler.body or b"{}")
+        if any(not isinstance(value, self.FIELDS[name]) for name, value in given.items() if name in self.FIELDS):
+            return 422
+        if self.folder is not None:  # RuntimeError: Profiling is already in progress. Call /stop_profile first.
+            return 500
+        self.given, self.folder = given, Path(given.get("output_dir") or self.default)
+        return 200
+
+    def stop(self, handler: Any) -> int:
+        if self.folder is None:
+            return 500
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for rank, trace in enumerate(self.ranks):
+            (self.folder / f"1764580000.25-TP-{rank}.trace.json.gz").write_bytes(trace)
+        self.folder = None
+        return 200
+
+
+class Vllm:
+    """As "Profiling vLLM" and vllm/profiler/wrapper.py have it: the calls are there only with a profiler's folder; bodies are
+    not read; besides the workers' files there are one of the front end, which is named by host and process, and a table.
+    """
+
+    def __init__(self, worker: bytes, folder: Path | None) -> None:
+        self.worker, self.folder = worker, folder
+
+    def start(self, handler: Any) -> int:
+        return 200 if self.folder else 404
+
+    def stop(self, handler: Any) -> int:
+        if not self.folder:
+            return 404
+        front = {"schemaVersion": 1, "traceEvents": [
+            {"ph": "X", "cat": "python_function", "name": "asyncio/base_events.py(1): run", "pid": 7, "tid": 7, "ts": 1.0,
+             "dur": 900.0, "args": {"Python id": 1}},
+        ]}  # fmt: skip
+        name = "node-7.corp.example_7.async_llm.1764580000250000000.pt.trace.json.gz"
+        (self.folder / name).write_bytes(gzip.compress(json.dumps(front).encode()))
+        (self.folder / "dp0_pp0_tp0_dcp0_ep0_rank0.1764580000260000000.pt.trace.json.gz").write_bytes(self.worker)
+        (self.folder / "profiler_out_0.txt").write_text("Name  Self CUDA\n", encoding="utf-8")
+        return 200
+
+
+def test_sglang_is_told_where_to_write(
+    tmp_path: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an absolute path: its folder of work is another."""
+    traces = [sample(f"comm-bound-rank-rank{rank}").read_bytes() for rank in (0, 1)]
+    server = Sglang(traces, tmp_path / "its own")
+    (tmp_path / "profiles").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with standing_in(start_profile=server.start, stop_profile=server.stop) as (url, asked):
+        assert record(url, Path("profiles")) == 0
+    assert asked == ["start_profile", "stop_profile"]
+    assert server.given == {"output_dir": str((tmp_path / "profiles").resolve()), "record_shapes": True}
+    told = capsys.readouterr()
+    assert "2 recordings: 1764580000.25-TP-0.trace.json.gz, 1764580000.25-TP-1.trace.json.gz" in told.err
+    assert "rank 1 device 1, which the other ranks wait for" in told.out
+
+
+def test_sglang_in_a_container_knows_the_folder_by_another_name(
+    tmp_path: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Sglang([sample("eager-decode").read_bytes()], tmp_path)
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "inside").symlink_to(tmp_path / "mounted")
+    with standing_in(start_profile=server.start, stop_profile=server.stop) as (url, _):
+        assert record(url, tmp_path / "mounted", "--server-folder", f"{tmp_path}/inside") == 0
+    assert server.given["output_dir"] == f"{tmp_path}/inside"
+    assert capsys.readouterr().out.startswith("GPU busy")
+
+
+def test_sglang_that_profiles_already_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Sglang([], tmp_path)
+    server.folder = tmp_path
+    with standing_in(start_profile=server.start, stop_profile=server.stop) as (url, _):
+        assert record(url, tmp_path) == 2
+    assert "answers 500 Internal Server Error; is it profiling already" in capsys.readouterr().err
+
+
+def test_vllm_s_front_end_is_no_rank(
+    tmp_path: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Vllm(sample("eager-decode").read_bytes(), tmp_path)
+    with standing_in(start_profile=server.start, stop_profile=server.stop) as (url, _):
+        assert record(url, tmp_path) == 0
+    both = capsys.readouterr()
+    assert "2 recordings" in both.err and "profiler_out" not in both.err
+    assert advise([str(tmp_path / "dp0_pp0_tp0_dcp0_ep0_rank0.1764580000260000000.pt.trace.json.gz")]) == 0
+    alone = capsys.readouterr().out
+
+    def numbers(text: str) -> list[str]:
+        return re.findall(r"\d[\d.,]*(?= ms| %)", text)
+
+    assert numbers(both.out) == numbers(alone)
+
+
+def test_vllm_without_a_folder_is_told_how_to_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Vllm(b"", None)
+    with standing_in(start_profile=server.start, stop_profile=server.stop) as (url, _):
+        assert record(url, tmp_path) == 2
+    assert '--profiler-config \'{"profiler": "torch", "torch_profiler_dir": "FOLDER"}\'' in capsys.readouterr().err
 
 
 def record(url: str, folder: Path, *more: str) -> int:
@@ -87,11 +214,14 @@ def broken(handler: BaseHTTPRequestHandler) -> int:
 @pytest.mark.parametrize(
     ("behaviour", "says"),
     [
-        ({}, "/start_profile: the server answers 404 Not Found; start vLLM with VLLM_TORCH_PROFILER_DIR"),
+        ({}, "/start_profile: the server answers 404 Not Found; start vLLM with --profiler-config"),
         ({"start_profile": lambda handler: 500}, "answers 500"),
-        ({"start_profile": lambda handler: 403}, "answers 403 Forbidden; see the server's log"),
+        ({"start_profile": lambda handler: 403}, "answers 403 Forbidden; it wants a key, which is not sent"),
         ({"start_profile": fine, "stop_profile": broken}, "/stop_profile: "),
-        ({"start_profile": fine, "stop_profile": fine}, "the server wrote no recording there within 6 s; start vLLM"),
+        (
+            {"start_profile": fine, "stop_profile": fine},
+            "the server wrote no recording there within 6 s; does it know this folder by another",
+        ),
     ],
 )
 def test_a_server_that_refuses_dies_or_writes_nothing_is_one_line(

@@ -193,6 +193,8 @@ def test_no_place_on_a_machine_leaves_with_the_page() -> None:
         ("file:///C:/Users/Eve X/x.py", "x.py"),
         ("C:\\Program Files\\Python\\site-packages\\torch\\m.py(1): f", "torch\\m.py(1): f"),
         ("node-7.corp.example_12345.1700000000000.pt.trace.json.gz", "worker_12345.pt.trace.json.gz"),
+        ("node-7.corp.example_12345.async_llm.1700000000000.pt.trace.json.gz", "worker_12345.async_llm.pt.trace.json.gz"),
+        ("dp0_pp0_tp0_rank0.1700000000000.pt.trace.json.gz", "dp0_pp0_tp0_rank0.1700000000000.pt.trace.json.gz"),
         ("../../../root/a/b.py(1): x", "b.py(1): x"),
         ("~/proj/a.py", "a.py"),
         ("'/opt/conda/lib/python3.8/threading.py'", "'python3.8/threading.py'"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 
@@ -32,16 +31,3 @@ def advise_beside(trace: Path, *, html: bool, request: Request | None = None) ->
     except Exception as error:
         warnings.warn(f"{trace.name}: no advice: {type(error).__name__}: {error}", stacklevel=3)
     return None
-
-
-def own_rank() -> int | None:
-    """The rank of this process in its job; None where there is one process."""
-    try:
-        import torch.distributed as dist
-
-        if dist.is_available() and dist.is_initialized():
-            return int(dist.get_rank())
-    except ImportError:
-        pass
-    told = os.environ.get("RANK", "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 10 else None

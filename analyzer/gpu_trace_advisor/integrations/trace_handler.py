@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,13 +30,12 @@ def trace_handler(
     options = {"use_python_export": True} if use_python_export else {}  # older PyTorch has no such option
 
     def handle(profiler: Any) -> None:
-        from gpu_trace_advisor.integrations.beside import advise_beside, own_rank
+        from gpu_trace_advisor.integrations.beside import advise_beside
+        from gpu_trace_advisor.record import trace_name
 
         try:
-            rank = own_rank()
-            worker = worker_name or ("worker0" if rank is None else f"rank{rank}")
             place.mkdir(parents=True, exist_ok=True)
-            trace = place / f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' * use_gzip}"
+            trace = place / trace_name(worker_name, packed=use_gzip)
             profiler.export_chrome_trace(str(trace), **options)
         except Exception as error:
             warnings.warn(f"no trace was written: {type(error).__name__}: {error}", stacklevel=2)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_trace_advisor.advice.model import Advice
-from gpu_trace_advisor.integrations.beside import advise_beside, own_rank
-from gpu_trace_advisor.record import Recorder, Settings
+from gpu_trace_advisor.integrations.beside import advise_beside
+from gpu_trace_advisor.record import Recorder, Settings, own_rank
 
 
 class WarmSteps:

@@ -14,6 +14,7 @@ PyTorch is imported when recording starts. Without a GPU the host's side is reco
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -60,6 +61,26 @@ def check_place(path: Path) -> None:
             pass
     except OSError as error:
         raise BadUsage(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def own_rank() -> int | None:
+    """The rank of this process in its job; None where there is one process."""
+    try:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            return int(dist.get_rank())
+    except ImportError:
+        pass
+    told = os.environ.get("RANK", "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 10 else None
+
+
+def trace_name(worker: str | None = None, *, packed: bool = True) -> str:
+    """`WORKER.TIME.pt.trace.json` as TensorBoard's handler names it; WORKER names the rank, neither host nor user."""
+    rank = own_rank()
+    worker = worker or ("worker0" if rank is None else f"rank{rank}")
+    return f"{worker}.{time.time_ns()}.pt.trace.json{'.gz' * packed}"
 
 
 @dataclass(frozen=True)
@@ -193,7 +214,7 @@ class Recorder:
 
     def _ready(self, profiler: Any) -> None:
         if not self._discard:
-            self.written.append(write_trace(self.torch, profiler, self.path, len(self.written), self.settings.repeat))
+            self.written.append(write_trace(profiler, self.path, len(self.written), self.settings.repeat))
 
 
 def make_profiler(torch: Any, settings: Settings, gpu: bool, ready: Callable[[Any], None], schedule: Any = None) -> Any:
@@ -209,12 +230,11 @@ def make_profiler(torch: Any, settings: Settings, gpu: bool, ready: Callable[[An
     )
 
 
-def write_trace(torch: Any, profiler: Any, path: Path, number: int, of: int) -> Path:
-    """Write a cycle to the path; into a folder under TensorBoard's names; several cycles to numbered files."""
+def write_trace(profiler: Any, path: Path, number: int, of: int) -> Path:
+    """Write a cycle to the path; into a folder under the name of its rank; several cycles to numbered files."""
     if path.is_dir() or not path.suffix:
-        before = set(path.glob("*")) if path.is_dir() else set()
-        torch.profiler.tensorboard_trace_handler(str(path), use_gzip=True)(profiler)
-        return next(iter(set(path.glob("*")) - before))
+        path = path / trace_name()
+        of = 1
     path.parent.mkdir(parents=True, exist_ok=True)
     if of > 1:
         stem, dot, suffixes = path.name.partition(".")
@@ -266,14 +286,14 @@ class Recording:
             recorder.synchronise()
             self._block.stop()
             if kind is None:
-                recorder.written.append(write_trace(recorder.torch, self._block, self.path, 0, 1))
+                recorder.written.append(write_trace(self._block, self.path, 0, 1))
             self._block = None
         recorder.end(discard=kind is not None)
         self.written, self.overhead = recorder.written, recorder.overhead
 
 
 def record(path: str | Path, **settings: Any) -> Recording:
-    """Record the block to a trace file, or into a folder under TensorBoard's names; `Settings` lists the options.
+    """Record the block to a trace file, or into a folder under the name of its rank; `Settings` lists the options.
 
     Raises:
         BadUsage: PyTorch is not installed, or an option is not what it should be.

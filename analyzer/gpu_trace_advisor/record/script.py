@@ -44,6 +44,11 @@ def parser() -> argparse.ArgumentParser:
         help="with --server: where the server writes its recordings (default: the current folder)",
     )  # fmt: skip
     p.add_argument(
+        "--server-folder",
+        metavar="DIR",
+        help="with --server: the same folder by the name that the server knows it by, as in a container",
+    )
+    p.add_argument(
         "--patience", metavar="N", type=float, default=600.0,
         help="with --server: seconds to wait for its files (default: 600)",
     )  # fmt: skip
@@ -122,7 +127,9 @@ def serve(options: argparse.Namespace) -> int:
 
     if not 0 < options.seconds < 86_400 or not 0 < options.patience < 86_400:
         raise BadUsage("--seconds and --patience: expected a number of seconds above 0, below a day")
-    written = record_server(options.server, options.seconds, options.folder, options.patience, say)
+    written = record_server(
+        options.server, options.seconds, options.folder, options.patience, say, there=options.server_folder
+    )
     say(f"{len(written)} recordings: {', '.join(path.name for path in written[:4])}{' …' * (len(written) > 4)}")
     return advise([str(path) for path in written])
 
@@ -140,7 +147,7 @@ def _whole(recorder: Recorder, script: Sequence[str]) -> int:
     finally:  # as above: a server is ended by Ctrl-C
         recorder.synchronise()
         profiler.stop()
-        path = write_trace(recorder.torch, profiler, recorder.path, 0, 1)
+        path = write_trace(profiler, recorder.path, 0, 1)
         say(f"{path}: the whole script, its start included")
 
 

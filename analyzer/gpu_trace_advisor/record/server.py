@@ -1,12 +1,15 @@
 """`python -m gpu_trace_advisor.record --server URL --seconds N`: record a running vLLM or SGLang server by its own HTTP calls.
 
 Both start and stop torch.profiler at POST /start_profile and /stop_profile, and write a file for each rank into a folder on
-their side: vLLM where VLLM_TORCH_PROFILER_DIR (later --profiler-config) says, SGLang where SGLANG_TORCH_PROFILER_DIR says.
-Sources: vLLM, "Profiling vLLM"; SGLang, "Benchmark and Profiling".
+their side. vLLM has these calls only where it was started with --profiler-config (before 0.13: VLLM_TORCH_PROFILER_DIR), which
+names the folder; it reads no body, and writes a file of its front end, without GPU work, besides. SGLang always has them, and
+takes the folder from the body: `output_dir`, else SGLANG_TORCH_PROFILER_DIR, else /tmp. It answers 500 while it profiles already.
+Sources: vLLM, "Profiling vLLM" and vllm/config/profiler.py; SGLang, "Benchmark and Profiling" and `ProfileReqInput`.
 """
 
 from __future__ import annotations
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -23,14 +26,24 @@ START_SECONDS = 60.0  # for the server to start its profiler
 QUIET_SECONDS = 2.0  # without a change of size, and a file is whole
 LOOK_SECONDS = 0.25
 HOW = (
-    "start vLLM with VLLM_TORCH_PROFILER_DIR=FOLDER in its environment (or --profiler-config with torch_profiler_dir), SGLang "
-    "with SGLANG_TORCH_PROFILER_DIR=FOLDER"
+    """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "FOLDER"}' (before 0.13: with """
+    "VLLM_TORCH_PROFILER_DIR=FOLDER in its environment); SGLang needs nothing"
 )
+HINTS = {
+    401: "it wants a key, which is not sent: start it without one while it is profiled",
+    403: "it wants a key, which is not sent: start it without one while it is profiled",
+    404: HOW,
+    405: HOW,
+    500: "is it profiling already, or told no folder? see its log",
+    501: HOW,
+}
 Tell = Callable[[str], None]
 
 
-def record_server(url: str, seconds: float, folder: Path, patience: float, tell: Tell) -> list[Path]:
-    """Profile a server for some seconds; the recordings that it wrote to `folder`.
+def record_server(
+    url: str, seconds: float, folder: Path, patience: float, tell: Tell, *, there: str | None = None
+) -> list[Path]:
+    """Profile a server for some seconds; the recordings that it wrote to `folder`, which it knows as `there`.
 
     patience: seconds to wait for the profiler to stop, and for its files: writing them may take minutes.
 
@@ -42,7 +55,7 @@ def record_server(url: str, seconds: float, folder: Path, patience: float, tell:
     if not folder.is_dir():
         raise BadUsage(f"{folder}: no such folder; name the one that the server writes to ({HOW})")
     before = _recordings(folder)
-    _post(url, "start_profile", START_SECONDS)
+    _post(url, "start_profile", START_SECONDS, {"output_dir": there or str(folder.resolve()), "record_shapes": True})
     tell(f"recording for {seconds:g} s; send the requests that matter")
     try:
         time.sleep(seconds)
@@ -78,20 +91,21 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(url: str, call: str, seconds: float) -> None:
+def _post(url: str, call: str, seconds: float, body: dict[str, object] | None = None) -> None:
     """Ask for something that has no answer but yes.
 
     Raises:
         NothingToAnalyse: there is no server, or it does not do it.
     """
-    request = urllib.request.Request(f"{url}/{call}", data=b"", method="POST")
+    data, headers = (json.dumps(body).encode(), {"Content-Type": "application/json"}) if body else (b"", {})
+    request = urllib.request.Request(f"{url}/{call}", data, headers, method="POST")
     shown = f"{urlsplit(url).hostname}: /{call}"
     try:
         urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds).close()
     except urllib.error.HTTPError as error:
         with error:
             said = " ".join(error.read(200).decode("utf-8", errors="replace").split())
-        hint = HOW if error.code in (404, 405, 500, 501) else "see the server's log"
+        hint = HINTS.get(error.code, "see the server's log")
         told = " ".join(filter(None, (str(error.code), error.reason, said[:80])))
         raise NothingToAnalyse(f"{shown}: the server answers {told}; {hint}") from None
     except TimeoutError:
@@ -128,4 +142,7 @@ def _written(folder: Path, before: dict[Path, tuple[int, int]], patience: float,
     if last:
         tell("the files still change; what is there is read")
         return sorted(last)
-    raise NothingToAnalyse(f"{folder}: the server wrote no recording there within {patience:g} s; {HOW}")
+    raise NothingToAnalyse(
+        f"{folder}: the server wrote no recording there within {patience:g} s; does it know this folder by "
+        f"another name (--server-folder)? {HOW}"
+    )

@@ -16,8 +16,8 @@ HOME = re.compile(
 )
 FILE_URL = re.compile(r"file://(?:/(?=[A-Za-z]:)|[^/\s:]*(?=/))", re.IGNORECASE)
 SHARE = re.compile(r"(?<![\w\\])\\\\[^\s\\/]+\\(?:[^\\/:'\"()<>,]+\\)*(?=[^\s/\\])")
-# As torch.profiler's tensorboard_trace_handler names them: host, process, time.
-HANDLER = re.compile(r"[^\s/\\'\"()]+_(\d{1,10})\.\d{6,20}(?=\.pt\.trace\.json)")
+# As torch.profiler's tensorboard_trace_handler names them: host, process, time; vLLM adds what the process does.
+HANDLER = re.compile(r"[^\s/\\'\"()]+_(\d{1,10}(?:\.[a-z_]+)?)\.\d{6,20}(?=\.pt\.trace\.json)")
 _WORD = r"[^\s/\\:'\"()<>,]+"
 _FOLDER = rf"(?:(?!{_WORD}\.\w{{1,5}} ){_WORD}(?: {_WORD}){{0,3}}[\\/])"  # blanks, unless a file's name ends before one
 PATH = re.compile(
