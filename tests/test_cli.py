@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -692,10 +693,41 @@ def test_a_project_that_sets_what_it_cannot(
     assert says in told.err and told.out == "" and told.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_what_completes_the_options_in_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--completion", shell]) == 0
-    assert "advise" in capsys.readouterr().out
+IN_A_SHELL = {
+    "bash": """
+eval "$(advise --completion bash)"
+ask() { COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9 COMP_WORDS=($1) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _python_argcomplete advise "${COMP_WORDS[-1]}"; echo "${COMPREPLY[@]}"; }
+complete -p advise | grep -q _python_argcomplete || exit 1
+ask "advise --wh"; ask "advise --format mark"
+""",
+    "fish": """
+advise --completion fish | source
+complete -C "advise --wh" | cut -f 1; complete -C "advise --format mark" | cut -f 1
+complete -C "advise my-"
+""",
+    "zsh": r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'PS1=; autoload -U compinit; compinit -D -u; eval "$(advise --completion zsh)"; echo rea""dy'
+zpty -r shell told '*ready*'
+ask() { zpty -w -n shell $'\C-u'"$1"$'\t'; zpty -r shell told "*$2*" && echo $2; }
+ask "advise --wh" --what-if; ask "advise --format mark" markdown; ask "advise my-" my-trace.json
+""",
+}
+
+
+@pytest.mark.parametrize("shell", [shell for shell in IN_A_SHELL if shutil.which(shell)])
+def test_a_shell_completes_options_their_values_and_files(shell: str, tmp_path: Path) -> None:
+    """The shell's own engine; what bash makes of files is its default, which it is told to fall back on."""
+    (tmp_path / "my-trace.json").touch()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [shell, *{"fish": ("--no-config",), "zsh": ("-f",), "bash": ("--norc",)}[shell], "-c", IN_A_SHELL[shell]]
+    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.split() == ["--what-if", "markdown", *["my-trace.json"] * (shell != "bash")], done.stderr
 
 
 def test_a_shell_is_told_what_could_come_next(tmp_path: Path) -> None:

@@ -4,23 +4,34 @@ import asyncio
 import os
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import gpu_trace_advisor
 import pytest
 from gpu_trace_advisor.cli import main as advise
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.integrations.mcp_server.command import main
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
 
+from tests.build import kernel, written
+from tests.transcript import simulated
+from traces.write_kineto import write_kineto
+
 TOOLS = {
     "open_recording", "verdict", "list_findings", "finding", "causes", "kernels", "largest_gaps", "what_if", "compare",
     "explain", "write_report",
 }  # fmt: skip
 TOKENS = 2_000
+
+
+def tokens(text: str) -> int:
+    """Rather too many: at most four letters, one digit or one sign are a token, and a blank before a word belongs to it."""
+    return len(re.findall(r"[A-Za-z]{1,4}|\d|[^\sA-Za-z\d]|\n|  +", text))
 
 
 @pytest.fixture
@@ -100,10 +111,13 @@ def test_from_trace_to_verified_fix(folder: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.mcp
 def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.json")
+
     async def session() -> None:
         async with client(folder) as agent:
             for path in ("../secret.json.gz", str(folder.parent / "secret.json.gz"), "link.json.gz", "/etc/passwd"):
                 assert "outside the folders of this server" in await refused(agent, "open_recording", path=path)
+            assert "neither a file nor a folder" in await refused(agent, "open_recording", path="pipe.json")
             for path in ("missing.json", "http://127.0.0.1:9/x.json", "s3://bucket/x.json", "a\0b"):
                 assert "no such file in the folders" in await refused(agent, "open_recording", path=path)
             assert "call open_recording" in await refused(agent, "verdict", recording="recording-9")
@@ -167,30 +181,50 @@ def test_a_comparison_reads_nothing_outside(folder: Path) -> None:
 
 @pytest.mark.mcp
 def test_answers_are_short_unless_more_is_asked_for(folder: Path) -> None:
+    """Each answer of each tool, also for a recording with long names."""
+    names = [f"void cutlass::{n:03d}::" + "long_name<float, 128>" * 400 for n in range(40)]
+    written(folder / "long.json", *(kernel(100 * n, 100 * n + 50, name=name) for n, name in enumerate(names)))
+
     async def session() -> None:
         async with client(folder) as agent:
-            await told(agent, "open_recording", path="before.json.gz")
-            short = await told(agent, "explain", name="host-sync")
-            assert len(short) / 3.5 <= TOKENS + 100
-            listed = await told(agent, "explain")
-            more = await told(agent, "explain", more=True)
-            assert len(more) >= len(listed)
+            for number, path in enumerate(("before.json.gz", "long.json"), 1):
+                name = f"recording-{number}"
+                answers = [await told(agent, "open_recording", path=path)]
+                tools = ("verdict", "list_findings", "causes", "kernels", "largest_gaps")
+                answers += [await told(agent, tool, recording=name) for tool in tools]
+                answers.append(await told(agent, "kernels", recording=name, limit=1000))
+                answers.append(await told(agent, "largest_gaps", recording=name, count=1000))
+                answers.append(await told(agent, "what_if", recording=name, rules="dataloader"))
+                answers.append(await told(agent, "compare", recording=name, before="after.json.gz"))
+                assert [size for size in map(tokens, answers) if size > TOKENS] == []
+                assert len(await told(agent, "kernels", recording=name, limit=1000, more=True)) >= len(answers[6])
+            assert "ask with more=true" in answers[6]
+            assert tokens(await told(agent, "explain")) <= TOKENS
+            assert tokens(await told(agent, "explain", name="host-sync")) <= TOKENS
+            assert tokens(await refused(agent, "open_recording", path="x/" * 50_000)) <= TOKENS
 
     asyncio.run(session())
 
 
 @pytest.mark.mcp
 def test_calls_at_once_and_calls_that_are_given_up(folder: Path) -> None:
+    """One that takes long keeps no other waiting; the client gives it up, and the server goes on."""
+    written(folder / "slow.json", *(kernel(10 * n, 10 * n + 5, name=f"kernel{n % 7}") for n in range(100_000)))
+
     async def session() -> None:
         async with client(folder) as agent:
             opened = await asyncio.gather(*(told(agent, "open_recording", path="before.json.gz") for _ in range(4)))
             assert len({text.partition("\n")[2] for text in opened}) == 1
-            given_up = asyncio.create_task(told(agent, "what_if", recording="recording-1", rules="dataloader"))
-            await asyncio.sleep(0.01)
-            given_up.cancel()
-            with suppress(asyncio.CancelledError):  # unless it was answered by then
-                await given_up
+            slow = asyncio.create_task(told(agent, "open_recording", path="slow.json"))
+            await asyncio.sleep(0.3)
+            assert "wall 128.4 ms" in await told(agent, "causes", recording="recording-1")  # the slow one is on its way
+            assert not slow.done()
+            slow.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await slow
             assert "wall 128.4 ms" in await told(agent, "causes", recording="recording-1")
+            again = await told(agent, "open_recording", path="slow.json")
+            assert "wall" in await told(agent, "causes", recording=again.partition("\n")[0].removeprefix("open as "))
 
     asyncio.run(session())
 
@@ -208,19 +242,38 @@ def test_the_folders_of_a_server(folder: Path) -> None:
 
 
 def test_the_skill_is_installed_and_its_commands_exist(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["--install-skill", str(tmp_path)]) == 0
     skill = (tmp_path / "gpu-trace-advisor" / "SKILL.md").read_text(encoding="utf-8")
     assert skill.startswith("---\nname: gpu-trace-advisor\ndescription: ")
     monkeypatch.chdir(tmp_path)
-    shutil.copy(sample("training-dataloader"), "before.json.gz")
-    shutil.copy(sample("training-dataloader"), "after.json.gz")
+    for name, loader in (("before", True), ("after", False)):
+        write_kineto(simulated(loader), f"{name}.json.gz")
     commands = re.findall(r"^ +advise (.+)$", skill, re.MULTILINE)
     assert len(commands) == 5
     for command in commands:
-        assert advise(command.split()) in (0, 2), command  # a recording of four steps compares with nothing
-        assert "usage" not in capsys.readouterr().err
+        assert advise(command.split()) == 0, command
+        told = capsys.readouterr()
+        assert told.err == ""
+    assert told.out.startswith("improved: step time")  # what the last one, the comparison, is read for
+
+
+@pytest.mark.torch
+def test_the_skill_s_recording_is_one_that_can_be_read(tmp_path: Path) -> None:
+    """Its command as it is written, on a training script."""
+    assert main(["--install-skill", str(tmp_path)]) == 0
+    skill = (tmp_path / "gpu-trace-advisor" / "SKILL.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ +python (-m gpu_trace_advisor.record .+)$", skill, re.MULTILINE)
+    (tmp_path / "train.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(12):\n    model(torch.randn(4, 8)).sum().backward()\n    optimizer.step()\n"
+    )
+    run = [sys.executable, *command.split()]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    trace = gpu_trace_advisor.read(tmp_path / "before.json.gz")
+    assert sum(name.startswith("ProfilerStep#") for name in trace.names) == 5
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

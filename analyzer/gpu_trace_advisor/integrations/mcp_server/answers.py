@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice
@@ -13,17 +14,32 @@ from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.units import between, duration, faster, share
 
-SHORT = 7_000  # characters: at most 2,000 tokens
+SHORT = 1_950  # tokens; with the last line at most 2,000
+LONGEST_LINE = 4_000  # characters: names of kernels may be long
 WIDTH = 100
+PIECE = re.compile(r"[A-Za-z]+|  +|[^A-Za-z ]+")
+BAR = re.compile(" *[█-▏]+ *")
+
+
+def tokens(text: str) -> int:
+    """How many tokens a text has, rather too many: four letters are one, a digit, a sign and a run of blanks each one, and
+    what is not ASCII as many as it has bytes. Tokenizers differ, and most of them join more than that."""
+    pieces = PIECE.findall(text)
+    return sum(
+        -(-len(p) // 4) if p.isascii() and p.isalpha() else 1 if p[0] == " " else len(p.encode()) for p in pieces
+    )
 
 
 def fitted(lines: Iterable[str], more: bool) -> str:
     """The lines, as many as an answer may have; `more` lifts the limit."""
-    kept, used = list[str](), 0
     lines = list(lines)
+    if more:
+        return "\n".join(lines)
+    kept, used = list[str](), 0
     for line in lines:
-        used += len(line) + 1
-        if used > SHORT and not more:
+        line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
+        used += tokens(line) + 1
+        if used > SHORT:
             kept.append(f"… {len(lines) - len(kept)} more lines: ask with more=true")
             break
         kept.append(line)
@@ -46,8 +62,8 @@ def device_of(advice: Advice, number: int | None) -> DeviceAdvice:
 
 
 def verdict(advice: Advice) -> list[str]:
-    """The first screen."""
-    return first_screen.render(advice, color=False, width=WIDTH).splitlines()
+    """The first screen, without its bars: they are for eyes."""
+    return [BAR.sub("  ", line).rstrip() for line in first_screen.render(advice, color=False, width=WIDTH).splitlines()]
 
 
 def devices(advice: Advice) -> list[str]:

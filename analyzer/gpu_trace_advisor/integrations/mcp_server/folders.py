@@ -42,6 +42,8 @@ class Folders:
             except (OSError, RuntimeError, ValueError):
                 continue
             if self._holds(found) and (not read or self._closed(found)):
+                if not (found.is_file() or found.is_dir()):  # a pipe would keep its reader waiting
+                    raise BadUsage(f"{path}: neither a file nor a folder")
                 return found
             outside = True
         raise BadUsage(

@@ -20,11 +20,13 @@ from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.integrations.mcp_server import answers
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.sanitize import clean
 
 INSTRUCTIONS = """Advice on recordings of GPU programs (torch.profiler, Nsight Systems). Call open_recording first; the \
 other tools take its answer's name. Times are wall time of the window; each number is measured, modelled or assumed, as it \
 says. Savings come from replaying the timeline."""
 MOST_OPEN = 16
+LONGEST_ERROR = 1_000  # characters
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,17 @@ async def in_thread(work: Callable[[], str]) -> str:
     try:
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
     except AdviseError as error:
-        raise ToolError(" ".join(str(error).split())) from None
+        raise ToolError(_short(str(error))) from None
     except Exception as error:
         raise ToolError(
-            f"a fault of gpu-trace-advisor itself: {type(error).__name__}: {error}; try another tool"
+            _short(f"a fault of gpu-trace-advisor itself: {type(error).__name__}: {error}") + "; try another tool"
         ) from None
+
+
+def _short(text: str) -> str:
+    """One line that is no longer than an error need be, whatever it quotes."""
+    line = clean(text)
+    return line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]}…"
 
 
 def build(folders: Folders) -> MCPServer[Any]:
