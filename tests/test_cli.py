@@ -125,10 +125,15 @@ def test_unreadable_file(good: Path, capsys: pytest.CaptureFixture[str], monkeyp
 def test_what_the_system_refuses_to_look_at(
     name: str, options: list[str], good: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As it does a file in a folder of somebody else's."""
+    """As it does a file in a folder of somebody else's. Python 3.14 keeps to itself why a pattern matches nothing."""
     given = [good, *options, name] if options else [name]
-    assert os.strerror(errno.ENAMETOOLONG) in refused(capsys, *given)
-    with pytest.raises(UnreadableTrace, match=os.strerror(errno.ENAMETOOLONG)):
+    why = re.compile(
+        f"{os.strerror(errno.ENAMETOOLONG)}|no file matches this pattern"
+        if "*" in name
+        else os.strerror(errno.ENAMETOOLONG)
+    )
+    assert why.search(refused(capsys, *given))
+    with pytest.raises(UnreadableTrace, match=why):
         gpu_trace_advisor.advise(name)
 
 
@@ -276,7 +281,10 @@ def test_output_is_whole_or_not_there(options: list[str], good: Path, tmp_path: 
         "from gpu_trace_advisor.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", limited, str(good), *options, str(target)], capture_output=True, text=True
+        # -B: what Python keeps of modules would be cut off, too, and be loaded again
+        [sys.executable, "-B", "-c", limited, str(good), *options, str(target)],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"advise: {target}: cannot be written: {os.strerror(errno.EFBIG)}\n"

@@ -1,6 +1,6 @@
-"""How often equal ranks are accused, and how often a slow one is found. Run on demand; prints the tables of the README.
+"""How often equal ranks are accused, and how often a slow one is found. Run on demand; prints the tables of docs/ranks.md.
 
-    python tests/benchmarks/bench_stragglers.py [--seeds 200]
+    python tests/benchmarks/bench_stragglers.py [--seeds 1000]
 
 Arrivals are drawn here rather than recorded: each rank's work before every collective varies as named, nobody leaves a
 collective before all have come, and 1 % of the wall is what counts.
@@ -97,6 +97,39 @@ def by_node(random: Random, shape: tuple[int, ...]) -> Work:
     return np.asarray(np.repeat(nodes, 4, axis=1)[:, :ranks])
 
 
+def lasting(random: Random, shape: tuple[int, ...]) -> Work:
+    """Each rank's load keeps 0.8 of what it was in the step before."""
+    load = random.normal(0, 200_000, shape)
+    for step in range(1, shape[0]):
+        load[step] = 0.8 * load[step - 1] + 0.6 * load[step]
+    return np.asarray(load - load.min())
+
+
+def pareto(random: Random, shape: tuple[int, ...]) -> Work:
+    return np.asarray(200_000 * random.pareto(1.2, shape))
+
+
+def rare(random: Random, shape: tuple[int, ...]) -> Work:
+    """5 ms in one step of twenty, as a collection of garbage takes."""
+    return np.asarray(np.where(random.random(shape) < 0.05, 5_000_000, 0) + random.normal(50_000, 5_000, shape))
+
+
+def nodes_that_wander(random: Random, shape: tuple[int, ...]) -> Work:
+    steps, ranks = shape
+    walk = np.cumsum(random.normal(0, 150_000, (steps, -(-ranks // 4))), axis=0)
+    return np.asarray(np.repeat(walk - walk.min(), 4, axis=1)[:, :ranks] + random.exponential(50_000, shape))
+
+
+def own_load(steps: int, ranks: int, collectives: int = 14) -> Noise:
+    """All of a rank's kernels in a step take longer by one factor, as with sequences of its own lengths."""
+
+    def work(random: Random) -> Work:
+        factor = random.lognormal(0, 0.2, (steps, 1, ranks))
+        return np.asarray(KERNELS * KERNEL_NS * factor * random.uniform(0.99, 1.01, (steps, collectives, ranks)))
+
+    return work
+
+
 EQUAL: dict[str, Noise] = {
     "8 ranks, 8 steps, kernels ±2 %": kernels(8, 8, 0.02),
     "8 ranks, 8 steps, kernels ±5 %": kernels(8, 8, 0.05),
@@ -111,6 +144,15 @@ EQUAL: dict[str, Noise] = {
     "8 ranks, 10 steps, lognormal": once_a_step(10, 8, lognormal),
     "8 ranks, 20 steps, load that wanders": once_a_step(20, 8, wandering),
     "16 ranks, 10 steps, noise of nodes of 4": once_a_step(10, 16, by_node),
+    "16 ranks, 20 steps, nodes of 4 that wander": once_a_step(20, 16, nodes_that_wander),
+    **{
+        f"{ranks} ranks, {steps} steps, load that lasts": once_a_step(steps, ranks, lasting)
+        for ranks, steps in ((2, 8), (4, 8), (8, 20), (64, 8))
+    },
+    **{f"{ranks} ranks, 8 steps, Pareto": once_a_step(8, ranks, pareto) for ranks in (2, 8, 64)},
+    "8 ranks, 8 steps, 5 ms in one step of twenty": once_a_step(8, 8, rare),
+    **{f"{ranks} ranks, 1 step with a load of their own": own_load(1, ranks) for ranks in (2, 4, 8, 64)},
+    "8 ranks, 3 steps with loads of their own": own_load(3, 8),
 }
 
 
@@ -137,7 +179,7 @@ SLOW: dict[str, tuple[Noise, int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=1000)
     seeds = parser.parse_args().seeds
     print(f"| equal ranks, {seeds} runs each | accused |\n| --- | --- |")
     for name, noise in EQUAL.items():

@@ -131,7 +131,7 @@ def test_a_straggler_is_found_with_its_cause_and_what_it_costs(phase: str, found
     assert straggler.waited_ns == pytest.approx(3 * gain, rel=0.03)
     assert (straggler.steps, straggler.of_steps) == (6, 6)
     assert straggler.how == "replay" and straggler.saving_ns == (straggler.cost_ns, straggler.cost_ns)
-    assert straggler.p <= 0.01 and straggler.test == "steps"
+    assert straggler.p <= 0.01 and straggler.test == "steady"
 
 
 def test_who_is_no_slower_than_the_others_is_no_straggler(tmp_path: Path) -> None:
@@ -182,15 +182,15 @@ def test_nobody_waits_for_who_comes_to_a_broadcast_after_the_others_left() -> No
     assert replace(a, together=np.array([True])).wait_ns.tolist() == [100, 400, 0]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_equal_ranks_whose_work_varies_are_not_accused(ranks: int) -> None:
-    """Arrivals that vary by 10 % of the wall: hardly one in a hundred is called; 15 % later on the average
-    stands out."""
+@pytest.mark.parametrize(("ranks", "found"), [(2, 30), (4, 70), (8, 85)])
+def test_equal_ranks_whose_work_varies_are_not_accused(ranks: int, found: int) -> None:
+    """Arrivals that vary by 10 % of the wall: hardly one in a hundred is called; 15 % later on the average stands out, less
+    among few ranks, which tell little about whether load lasts from step to step."""
     rng = np.random.default_rng(7)
     draws = [rng.normal(500, 100, (20, ranks)).astype(np.int64) for _ in range(100)]
     assert sum(bool(late_in(start)) for start in draws) <= 2
     late = [late_in(start + np.array([0] * (ranks - 1) + [150])) for start in draws]
-    assert sum(bool(found) and ranks - 1 in found[0][0] for found in late) >= 85
+    assert sum([slow for slow, _ in one] == [(ranks - 1,)] for one in late) >= found
 
 
 def test_two_ranks_of_a_slow_node_are_one_straggler(tmp_path: Path) -> None:

@@ -230,11 +230,16 @@ def local(place: str) -> Iterator[Path]:
 
 def _fetch(place: str, path: Path) -> None:
     if urlsplit(place).scheme.lower() in WEB:
+        from urllib.error import HTTPError
         from urllib.request import Request
 
         url, headers = _without_credentials(place)
-        # Only what the user named, and only http(s).
-        with _opener().open(Request(url, headers=headers), timeout=TIMEOUT_S) as answer, path.open("wb") as file:
+        try:
+            answer = _opener().open(Request(url, headers=headers), timeout=TIMEOUT_S)  # only what the user named
+        except HTTPError as error:
+            error.close()  # it is the answer, too
+            raise
+        with answer, path.open("wb") as file:
             told = answer.headers.get("Content-Length", "")
             if told.isascii() and told.isdigit() and int(told) > MOST_FETCHED:
                 raise UnreadableTrace(

@@ -1,14 +1,21 @@
 """Whether ranks are late more than chance would let any of them be.
 
-Who comes late is compared with what would have been seen had every rank been like every other. Over steps: within a step any
-rank could have had any of the lateness, so shuffling it among the ranks, step by step, tells how large the largest sum gets
-by chance; that the largest of all ranks is asked for takes their number into account. Load that drifts makes steps alike:
-such steps are shuffled together. Where there are too few steps for that, a rank has to be later than the last of the others
-by far more than that varies; in a single step, by far more than the others are apart, in several collectives or by very much.
+Who comes late is compared with what equal ranks would show, in two ways, either of which is enough:
+
+- *steady*: step after step the late ranks' first comes after the last of the others, and that distance varies little beside
+  its size: less than it would for any of so many ranks whose load wanders at random from step to step.
+- *apart*: the ranks' sums fall into two classes with a gap that shuffling each step's lateness among the ranks seldom makes
+  (a single event, however long, may then have been any rank's). That takes the steps for independent. Where they may not be,
+  as load that lasts makes a rank's steps alike, the gap also has to be wider, beside the spread on its two sides, than the
+  widest among as many draws from a normal distribution: the other ranks then say how far equal ones come apart.
+
+A single step has nothing that could be steady, and a load of its own makes a rank late to all of its collectives. There the
+late ones have to come after the others by far more than those are apart: in several collectives, or by very much.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from math import comb, sqrt
 
 import numpy as np
@@ -20,18 +27,18 @@ from gpu_trace_advisor.trace.model import Int64
 Float64 = NDArray[np.float64]
 
 LEVEL = 0.01
-"""How often at most equal ranks are accused; the parts below are shares of it."""
-ONE, SEVERAL, PAIR, STEADY, SINGLE = 0.004, 0.001, 0.008, 0.0005, 0.002
-"""… by shuffling (one rank, several ranks, one of two), by how steady a few steps are, and within a single step."""
-TOGETHER = 0.3  # correlation from which on ranks that are late together are one, such as those of a node
-NODES = (16, 8, 4, 2)  # ranks that may share a machine
-SAME_NODE = 0.8  # of the strongest correlation: of larger groups with nearly as much that one
-FEWEST = 4  # steps, from which on they are shuffled
-SHUFFLES = 4000
-MOST_STEPS = 24  # of more, neighbours are added up
-MOST_RANKS = 256  # of more, the sums' distribution is taken for normal
-CLIPPED = 4.0  # times the usual lateness: more of it in one step counts as so much
-FLOOR_NS = 1_000  # what clocks resolve and collectives differ by
+"""How often at most equal ranks are accused; what follows are shares of it."""
+STEADY, APART, INDEPENDENT, SINGLE = 0.003, 0.003, 0.001, 0.002
+DRAWS = 4000
+FLOOR_NS = 1_000.0  # what clocks resolve and collectives differ by
+RATIO = 5.0  # a distance that varies by more than a fifth is not called steady, whatever chance would do
+CLIPPED = 10.0  # times the usual lateness: more of it in one step counts as so much, so that no single step decides
+DEPENDENT = 0.3  # correlation of neighbouring steps from which on they are not independent
+FEWEST = 4  # steps that can be shuffled
+MOST_ROWS, MOST_CELLS = 24, 16_000  # of more steps neighbours are added up
+MOST_RANKS = 256  # gaps among more draws are narrower still
+TOGETHER = 0.3  # correlation from which on neighbours are one, such as the ranks of a node
+NODES = (2, 4, 8, 16)
 SEED = 18
 
 
@@ -42,172 +49,151 @@ class LateEvidence:
     p: float
     """How often equal ranks would look like that, or worse."""
     test: str
-    """`steps`, `steadiness` or `collectives`."""
+    """`steady` or `apart` over steps, `far` within one."""
 
 
-def late_over_steps(late_ns: Float64) -> tuple[tuple[int, ...], LateEvidence] | None:
+Late = tuple[tuple[int, ...], LateEvidence]
+
+
+def late_over_steps(late_ns: Float64) -> Late | None:
     """The ranks that are late, from [steps, ranks] how much later than the others each came; None where chance would do.
 
-    Of ranks that vary together and are neighbours by their numbers, as those of a node, it is asked what each differs by from
-    its node, then about the nodes.
+    Of ranks that vary together and are neighbours by their numbers,
+    as those of a node, it is asked what each differs by from its node, then about the nodes.
     """
-    steps, ranks = late_ns.shape
-    if ranks < 2 or steps < 2:
+    rows, ranks = late_ns.shape
+    if ranks < 2 or rows < 2:
         return None
     late = late_ns - np.median(late_ns, axis=1, keepdims=True)
     size = _node(late)
     if size == 1:
         return _late(late)
-    nodes = late.reshape(steps, -1, size)
+    nodes = late.reshape(rows, -1, size)
     middle = np.median(nodes, axis=2)
-    if found := _late((nodes - middle[:, :, None]).reshape(steps, ranks)):
+    if found := _late((nodes - middle[:, :, None]).reshape(rows, ranks)):
         return found
-    found = _late(middle - np.median(middle, axis=1, keepdims=True))
+    found = late_over_steps(middle)
     return (tuple(size * node + i for node in found[0] for i in range(size)), found[1]) if found else None
 
 
 def _node(late: Float64) -> int:
-    """How many neighbours vary together; 1 where none do."""
-    steps, ranks = late.shape
+    """How many neighbours vary together most; 1 where none do. Groups of them may vary together in turn."""
+    rows, ranks = late.shape
     rest = late - late.mean(axis=0)
     rest -= rest.mean(axis=1, keepdims=True)
     each = float((rest**2).sum())
     alike = {}
     for size in NODES:
         if each and ranks % size == 0 and ranks > size:
-            sums = rest.reshape(steps, -1, size).sum(axis=2)
+            sums = rest.reshape(rows, -1, size).sum(axis=2)
             found = (float((sums**2).sum()) / each - 1) / (size - 1)
-            if found > max(TOGETHER, 3 * sqrt(2 / (steps * ranks * (size - 1)))):
+            if found > max(TOGETHER, 3 * sqrt(2 / (rows * ranks * (size - 1)))):
                 alike[size] = found
-    most = max(alike.values(), default=1.0)
-    return next((size for size in NODES if alike.get(size, 0.0) >= SAME_NODE * most), 1)
+    return max(alike, key=alike.__getitem__, default=1)
 
 
-def _late(centred: Float64) -> tuple[tuple[int, ...], LateEvidence] | None:
-    blocks = _blocks(centred)
-    if len(blocks) < 2:
+def _late(late: Float64) -> Late | None:
+    clipped = _clipped(late)
+    slow = _behind(clipped.sum(axis=0))
+    for ranks in (slow, _behind(late.sum(axis=0))):
+        if (p := _steady(late, ranks)) <= STEADY:
+            return ranks, LateEvidence(p, "steady")
+    if len(late) < FEWEST:
         return None
-    slow = _split(_clipped(blocks).sum(axis=0))
-    if not slow:
-        return None
-    if len(blocks) >= FEWEST:
-        p, level = _shuffled(_clipped(blocks), len(slow))
-        if p <= level:
-            return slow, LateEvidence(p, "steps")
-    p = _steady(blocks, slow)
-    return (slow, LateEvidence(p, "steadiness")) if p <= STEADY else None
+    p, level = _shuffled(clipped), INDEPENDENT
+    if p > INDEPENDENT or not _independent(clipped):
+        p, level = max(p, _apart(clipped.sum(axis=0))), APART
+    return (slow, LateEvidence(p, "apart")) if p <= level else None
 
 
 def _clipped(late: Float64) -> Float64:
-    """Within each step around the middle of the ranks, none of it so large that one step decides."""
-    around = late - np.median(late, axis=1, keepdims=True)
-    apart = np.abs(around[around != 0])
-    limit = CLIPPED * 1.4826 * float(np.median(apart)) if len(apart) else 0.0
-    return np.clip(around, -limit, limit)
+    usual = np.abs(late[late != 0])
+    limit = CLIPPED * float(np.quantile(usual, 0.75)) if len(usual) else 0.0
+    return np.clip(late, -limit, limit)
 
 
-def _blocks(late: Float64) -> Float64:
-    """Neighbouring steps added up until what is left of them varies as if by chance."""
-    steps, ranks = late.shape
-    size = -(-steps // MOST_STEPS)
-    rest = late - np.median(late, axis=0)
-    limit = CLIPPED * 1.4826 * float(np.median(np.abs(rest)))
-    rest = np.clip(rest, -limit, limit)
-    rest -= rest.mean(axis=0)
-    total = float((rest**2).sum())
-    if steps >= FEWEST and total > 0:
-        alike = float((rest[1:] * rest[:-1]).sum()) / total + 1 / steps
-        chance = 1 / sqrt(steps * (ranks - 1))
-        if alike > 1.8 * chance:
-            # Of few steps that have their mean taken away it comes out too small.
-            alike = (alike - 0.5 * chance) / max(1 - 4 / steps, 0.3)
-            size = max(size, int(np.ceil((1 + alike) / max(1 - alike, 1e-3))))
-    if size <= 1:
-        return late
-    whole = steps // size
-    if not whole:
-        return late[:0]
-    bounds = np.linspace(0, steps, whole + 1).astype(np.int64)[:-1]
-    return np.asarray(np.add.reduceat(late, bounds, axis=0), np.float64)
-
-
-def _split(total: Float64) -> tuple[int, ...]:
-    """Those behind the widest gap; nobody where there is none."""
-    order = np.argsort(total, kind="stable")
-    gaps = np.diff(total[order])
-    if not len(gaps) or gaps.max() <= 0:
-        return ()
-    # A gap in front of the few says more than one behind them.
-    at = int(gaps.argmax()) + 1
-    if (
-        at < len(order) - at and len(gaps) > at
-    ):  # most are behind it: unless it is much wider, a few early ones are no reason
-        later = gaps[len(order) // 2 :] if len(order) > 2 else gaps
-        if later.max() * 2 > gaps.max():
-            at = len(gaps) - len(later) + int(later.argmax()) + 1
+def _behind(sums: Float64) -> tuple[int, ...]:
+    """The ranks behind the widest gap."""
+    order = np.argsort(sums, kind="stable")
+    at = int(np.diff(sums[order]).argmax()) + 1
     return tuple(sorted(order[at:].tolist()))
 
 
-def _shuffled(late: Float64, several: int) -> tuple[float, float]:
-    """How often the latest rank, or so many of them, would be as late by chance, and how seldom that has to be."""
-    steps, ranks = late.shape
-    total = np.sort(late.sum(axis=0))[::-1]
-    tops = [(1, PAIR if ranks == 2 else ONE)]
-    if several > 1:
-        tops.append((several, SEVERAL))
-    if ranks == 2 and steps <= 14:
-        signs = 1 - 2 * ((np.arange(1 << steps)[:, None] >> np.arange(steps)) & 1)
-        apart = late[:, 0] - late[:, 1]
-        most = abs(float(apart.sum()))
-        return float((np.abs(signs @ apart) >= most * (1 - 1e-9)).mean()), PAIR
-    if ranks > MOST_RANKS:
-        spread = sqrt(float((late.var(axis=1)).sum()))
-        middle = float(late.mean(axis=1).sum())
-        z = (float(total[several - 1]) - middle) / spread if spread else 0.0
-        return min(1.0, ranks * _beyond(z / 1.1)), ONE
-    random = np.random.default_rng(SEED)
-    reached = np.zeros(len(tops), np.int64)
-    share = max(1, 4_000_000 // late.size)
-    done = 0
-    while done < SHUFFLES:
-        count = min(share, SHUFFLES - done)
-        mixed = random.permuted(np.broadcast_to(late, (count, steps, ranks)), axis=2).sum(axis=1)
-        mixed = -np.sort(-mixed, axis=1)
-        for i, (top, _) in enumerate(tops):
-            mine = float(total[:top].sum())
-            reached[i] += int((mixed[:, :top].sum(axis=1) >= mine - 1e-9 * abs(mine)).sum())
-        done += count
-    p = (reached + 1) / (SHUFFLES + 1)
-    best = int(np.argmin(p / [level for _, level in tops]))
-    return float(p[best]), tops[best][1]
-
-
-def _beyond(z: float) -> float:
-    """Share of a normal distribution beyond so many standard deviations."""
-    from math import erfc
-
-    return erfc(z / sqrt(2)) / 2
-
-
 def _steady(late: Float64, slow: tuple[int, ...]) -> float:
-    """From how far the slow ranks' first comes after the last of the others in each step: Student's t, for any such ranks."""
+    """How often wandering load would keep any ranks as steadily behind the others."""
     steps, ranks = late.shape
     mask = np.zeros(ranks, np.bool_)
     mask[list(slow)] = True
-    apart = late[:, mask].min(axis=1) - late[:, ~mask].max(axis=1)
-    spread = max(float(apart.std(ddof=1)), FLOOR_NS)
-    t = float(apart.mean()) * sqrt(steps) / spread
-    return min(1.0, comb(ranks, min(len(slow), ranks - len(slow))) * _student(t, steps - 1))
-
-
-def _student(t: float, free: int) -> float:
-    """Share of Student's distribution beyond t, by integrating its density."""
-    if t <= 0:
+    behind = late[:, mask].min(axis=1) - late[:, ~mask].max(axis=1)
+    ratio = float(behind.mean()) / max(float(behind.std(ddof=1)), FLOOR_NS)
+    if ratio < RATIO:
         return 1.0
-    angle = np.linspace(np.arctan(t / sqrt(free)), np.pi / 2, 2001)
-    whole = np.linspace(-np.pi / 2, np.pi / 2, 2001)
-    beyond, all_ = (float(np.trapezoid(np.cos(x) ** (free - 1), x)) for x in (angle, whole))
-    return max(beyond, 0.0) / all_
+    by_chance = _wandering(min(steps, MOST_ROWS), min(ranks, MOST_RANKS))
+    return (int((by_chance >= ratio).sum()) + 1) / (len(by_chance) + 1)
+
+
+@cache
+def _wandering(steps: int, ranks: int) -> Float64:
+    """[draws] mean over deviation of how far the latest of so many random walks is behind the others."""
+    draws = min(DRAWS, 4_000_000 // (steps * ranks))
+    walks = np.cumsum(np.random.default_rng(SEED).standard_normal((draws, steps, ranks)), axis=1)
+    latest = walks.mean(axis=1).argmax(axis=1)[:, None, None]
+    slow = np.take_along_axis(walks, latest, axis=2)[:, :, 0]
+    np.put_along_axis(walks, latest, -np.inf, axis=2)
+    behind = slow - walks.max(axis=2)
+    return np.asarray(behind.mean(axis=1) / behind.std(axis=1, ddof=1))
+
+
+def _independent(late: Float64) -> bool:
+    """Whether a step tells nothing of the next one: the correlation of neighbours is small, with some certainty."""
+    steps, ranks = late.shape
+    rest = late - late.mean(axis=0)
+    total = float((rest**2).sum())
+    alike = float((rest[1:] * rest[:-1]).sum()) / total if total else 0.0
+    # Taking away the mean lowers it by 1 / steps.
+    return bool(alike + 1 / steps + 1.5 / sqrt((steps - 1) * (ranks - 1)) < DEPENDENT)
+
+
+def _apart(sums: Float64) -> float:
+    """How often as many draws from a normal distribution have as wide a gap beside the spread on its two sides."""
+    by_chance = _gaps_of_normal(min(len(sums), MOST_RANKS))
+    return (int((by_chance >= float(_widest(sums[None], FLOOR_NS)[0])).sum()) + 1) / (len(by_chance) + 1)
+
+
+@cache
+def _gaps_of_normal(ranks: int) -> Float64:
+    return _widest(np.random.default_rng(SEED).standard_normal((DRAWS, ranks)), 0.0)
+
+
+def _widest(sums: Float64, floor: float) -> Float64:
+    """[draws] the widest gap of each row of [draws, ranks], in standard deviations within its two sides."""
+    ranks = sums.shape[1]
+    ordered = np.sort(sums, axis=1)
+    gaps = np.diff(ordered, axis=1)
+    upper = np.arange(ranks) > gaps.argmax(axis=1)[:, None]
+    within = np.zeros(len(sums))
+    for side in (upper, ~upper):
+        mean = (ordered * side).sum(axis=1) / side.sum(axis=1)
+        within += (((ordered - mean[:, None]) * side) ** 2).sum(axis=1)
+    spread = np.sqrt(within / max(ranks - 2, 1))
+    return np.asarray(gaps.max(axis=1) / np.maximum(spread, max(floor, 1e-300))) if ranks > 2 else np.zeros(len(sums))
+
+
+def _shuffled(late: Float64) -> float:
+    """How often lateness shuffled among the ranks, row by row, leaves as wide a gap between their sums."""
+    rows, ranks = late.shape
+    most = min(max(MOST_CELLS // ranks, FEWEST), MOST_ROWS)
+    if rows > most:
+        late = np.add.reduceat(late, np.linspace(0, rows, most + 1).astype(np.int64)[:-1], axis=0)
+    gap = float(np.diff(np.sort(late.sum(axis=0))).max())
+    random = np.random.default_rng(SEED)
+    share = max(1, MOST_CELLS * 16 // late.size)
+    reached = drawn = 0
+    while drawn < DRAWS and reached <= APART * DRAWS:  # of more it is clear that chance would do
+        mixed = random.permuted(np.broadcast_to(late, (share, *late.shape)), axis=2).sum(axis=1)
+        reached += int((np.diff(np.sort(mixed, axis=1), axis=1).max(axis=1) >= gap * (1 - 1e-9)).sum())
+        drawn += share
+    return (reached + 1) / (drawn + 1)
 
 
 def late_within_a_step(
@@ -218,7 +204,8 @@ def late_within_a_step(
     `gap_ns` is [i] how far the late ones of a collective come after the others, `apart_ns` how far those are apart, `units`
     which collectives overlap, so that what makes a rank late to one makes it late to the others. Chance is given a heavy
     tail: a gap c times as wide as the others are apart comes about once in 1 + c; the same ranks again once in as many as
-    there are such sets.
+    there are such sets. That takes collectives for independent; a load of its own would make the same ranks late to all, so
+    their gaps also have to be wider than loads drawn from a normal distribution would have them.
     """
     count = len(np.unique(units))
     found = {}
@@ -233,6 +220,22 @@ def late_within_a_step(
         for n, wide in enumerate(wide_ones, 1):
             p *= 1 / (1 + wide) / (comb(ranks, len(late)) if n > 1 else 1)
             best = min(best, p * comb(count, n))
-        if ranks - len(late) >= 2 and best <= SINGLE:
-            found[late] = LateEvidence(best, "collectives")
+        if ranks - len(late) >= 2 and (p := max(best, _own_load(wide_ones, ranks))) <= SINGLE:
+            found[late] = LateEvidence(p, "far")
     return found
+
+
+def _own_load(wide: list[float], ranks: int) -> float:
+    """How often the latest of as many normal draws are so many times as far behind the others as those are apart."""
+    by_chance = _gaps_over_range(min(ranks, MOST_RANKS))
+    return (int((by_chance >= float(np.median(wide))).sum()) + 1) / (len(by_chance) + 1)
+
+
+@cache
+def _gaps_over_range(ranks: int) -> Float64:
+    """[draws] the widest gap of the later half of so many normal draws, over the range of those before it."""
+    ordered = np.sort(np.random.default_rng(SEED).standard_normal((DRAWS, ranks)), axis=1)
+    half = ranks - ranks // 2
+    gaps = np.diff(ordered, axis=1)[:, half - 1 :]
+    before = np.take_along_axis(ordered, gaps.argmax(axis=1)[:, None] + half - 1, axis=1)[:, 0]
+    return np.asarray(gaps.max(axis=1) / (before - ordered[:, 0]))

@@ -180,7 +180,7 @@ class Straggler:
     p: float
     """How often ranks that are all alike would look like that by chance; in at most 1 % of runs anybody is named wrongly."""
     test: str
-    """What tells: the same ranks over `steps`, the `steadiness` of few of them, or the `collectives` of one step."""
+    """What tells: step after step `steady` behind the others, sums `apart` from theirs, or `far` from them in one step."""
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,8 @@ def lateness(arrivals: Arrivals, occasion: Int64, ranks: int) -> tuple[NDArray[n
         mine = np.arange(int(arrivals.first[i]), int(arrivals.first[i] + arrivals.members[i]))
         mine = mine[np.argsort(arrivals.own_ns[mine], kind="stable")]
         who, own = arrivals.rank[mine], arrivals.own_ns[mine]
-        late = (own - _median_of_others(own)).astype(np.float64)
+        # One middle for all, so that distances between ranks stay what they are; of two each is the other's.
+        late = own - np.median(own) if len(mine) > 2 else (own - own[::-1]).astype(np.float64)
         if len(mine) == 2 < ranks:  # who is early beside a late partner may be like all the rest
             late = np.maximum(late, 0)
         row = found[occasion[i]]
@@ -197,12 +198,10 @@ def late_ranks(arrivals: Arrivals, late: Late, ranks: int, wall_ns: int) -> list
     if not len(step):
         return []
     numbers = np.unique(step)
-    rows = by_occasion
     if len(numbers) > 1:
-        rows = np.stack([by_occasion[step == number].sum(axis=0) for number in numbers.tolist()])
-    found = (
-        _over_steps(rows) if len(numbers) > 1 or numbers[0] == NONE else _in_one_step(arrivals, late, occasion, ranks)
-    )
+        found = _over_steps(np.stack([by_occasion[step == number].sum(axis=0) for number in numbers.tolist()]))
+    else:
+        found = _in_one_step(arrivals, late, occasion, ranks)
     told = [_late(arrivals, occasion, slow, evidence, by_occasion) for slow, evidence in found]
     return sorted((one for one in told if one.cost_ns >= WORTH * wall_ns), key=lambda one: -one.cost_ns)
 
