@@ -18,7 +18,7 @@ from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline, load_runs
 from gpu_trace_advisor.gate.compare import IMPROVED, NOT_COMPARABLE, REGRESSED, SAME, TOO_FEW, Comparison, compare
-from gpu_trace_advisor.gate.noise import apart, quantile
+from gpu_trace_advisor.gate.noise import apart
 from gpu_trace_advisor.gate.rank_test import rank_test, shift
 from gpu_trace_advisor.gate.run_record import Run, counts, run_of
 from gpu_trace_advisor.ingest import read
@@ -143,43 +143,50 @@ def test_p_is_that_of_scipy(before: int, after: int, ties: int) -> None:
 
 
 def test_runs_lie_apart_as_students_t_says() -> None:
-    """Steps that do not scatter: factors of e^-0.1, 1 and e^0.1 have a variance of 0.01, which counts 2 of 5; t of 3 + 2
-    degrees of freedom is 4.032, and a single value differs from the mean of three by √(1 + 1/3) as much."""
+    """Steps that do not scatter: factors of e^-0.1, 1 and e^0.1 have a variance of 0.01, which counts 2 of 6; t of 4 + 2
+    degrees of freedom is 3.707, and a single value differs from the mean of three by √(1 + 1/3) as much."""
     runs = [[10 * math.exp(by)] * 9 for by in (-0.1, 0, 0.1)]
     found = apart(runs, [12.0] * 9)
-    assert found.chance == pytest.approx(4.032 * (0.02 / 5) ** 0.5 * (4 / 3) ** 0.5)
+    assert found.chance == pytest.approx(3.707 * (0.02 / 6) ** 0.5 * (4 / 3) ** 0.5)
     assert found.by == pytest.approx(math.log(1.2)) and not found.beyond
+
+
+def test_many_runs_leave_room_for_one_that_lies_far_out() -> None:
+    """Ten runs e^±0.1 apart, half and half, have a variance of 0.1/9; it counts 9 of 13, and t stays that of 6 degrees."""
+    runs = [[10 * math.exp(by)] * 9 for by in (-0.1, 0.1) * 5]
+    assert apart(runs, [10.0] * 9).chance == pytest.approx(3.707 * (0.1 / 13) ** 0.5 * 1.1**0.5)
 
 
 @pytest.mark.parametrize(
     ("scatter", "usual"),
-    [(0.001, 0.002), (0.01, 0.02), (0.02, 0.03), (0.05, 0.03), (0.1, 0.06)],
+    [(0.001, 0.006), (0.01, 0.025), (0.02, 0.04), (0.05, 0.045), (0.1, 0.09)],
 )
 def test_one_run_differs_as_is_usual_for_its_scatter(scatter: float, usual: float) -> None:
-    """Two steps a factor of e^(√2 s) apart deviate by s; t of 3 degrees of freedom is 5.841, and one run against one differs
-    by √2 as much. Runs lie twice the scatter apart where it is small, 3 % at most, or 0.6 of it where that is more."""
+    """Two steps a factor of e^(√2 s) apart deviate by s; t of 4 degrees of freedom is 4.604, and one run against one differs
+    by √2 as much. Runs lie six times the scatter apart up to 2.5 %, else twice up to 4.5 %, or 0.9 of it if that is more."""
     two = [10, 10 * math.exp(scatter * 2**0.5)]
     for other in (two, [3 * ms for ms in two]):  # slower by a factor scatters as much
-        assert apart([two], other).chance == pytest.approx(5.841 * usual * 2**0.5)
+        assert apart([two], other).chance == pytest.approx(4.604 * usual * 2**0.5)
 
 
 def test_one_odd_step_of_several_is_no_scatter() -> None:
     assert apart([[10, 10, 10, 10, 90]], [10, 10, 10, 10, 10]).chance == 0
 
 
-def test_quantiles_go_on_where_the_table_ends() -> None:
-    assert quantile(11) == pytest.approx(3.106, rel=0.005)  # of a printed table
-    assert quantile(30) == pytest.approx(2.750, rel=0.005)
+def test_one_odd_run_of_several_says_nothing_of_the_scatter() -> None:
+    """Of three runs one has steps of 10 and 20: what is usual is that of the two that do not scatter."""
+    quiet, odd = [10.0, 10.0], [10.0, 20.0]
+    assert apart([quiet, odd], quiet, min).chance == 0
 
 
 # Verdicts
 
 
 def test_slower_steps_are_a_regression_that_names_its_cause() -> None:
-    found = compare([run()], run(slower(1.1), loader=2))
+    found = compare([run()], run(slower(1.2), loader=3))
     assert (found.verdict, found.exit_code) == (REGRESSED, 1)
-    assert "+10.0 %" in found.reason
-    assert "mostly dataloader: +1.000 ms a step" in found.reason
+    assert "+20.0 %" in found.reason
+    assert "mostly dataloader: +2.000 ms a step" in found.reason
 
 
 def test_the_percentage_is_that_of_the_times_beside_it() -> None:
@@ -189,9 +196,9 @@ def test_the_percentage_is_that_of_the_times_beside_it() -> None:
 
 
 def test_quicker_steps_are_an_improvement() -> None:
-    found = compare([run()], run(slower(0.9), loader=0.25))
+    found = compare([run(loader=3)], run(slower(0.8), loader=1.25))
     assert (found.verdict, found.exit_code) == (IMPROVED, 0)
-    assert "mostly dataloader: -0.750 ms a step" in found.reason
+    assert "mostly dataloader: -1.750 ms a step" in found.reason
 
 
 @pytest.mark.parametrize(("by", "verdict"), [(1.029, SAME), (1.031, REGRESSED), (0.971, SAME), (0.968, IMPROVED)])
@@ -228,11 +235,19 @@ def test_what_lies_within_the_spread_of_runs_is_noise() -> None:
     several = compare([run(fast), run(slow), run(fast)], run([p + 0.001 for p in slow]))
     assert several.verdict == SAME
     step = several.lanes[0].step
-    # The same recording twice counts once: ln 22.54 and ln 25.54 have a variance of 0.0078, which counts 1 of 4, steps hardly
-    # scatter; t of 3 + 1 degrees of freedom is 4.604, one value differs from the mean of two by √1.5 as much.
+    # The same recording twice counts once: ln 22.54 and ln 25.54 have a variance of 0.0078, which counts 1 of 5, steps hardly
+    # scatter; t of 4 + 1 degrees of freedom is 4.032, one value differs from the mean of two by √1.5 as much.
     assert step is not None and step.noise_ns == pytest.approx(
-        (math.exp(4.604 * (0.0078 / 4 * 1.5) ** 0.5) - 1) * 24.04 * MS, rel=0.02
+        (math.exp(4.032 * (0.0078 / 5 * 1.5) ** 0.5) - 1) * 24.04 * MS, rel=0.02
     )
+
+
+@pytest.mark.parametrize(("runs", "verdict"), [(1, SAME), (3, REGRESSED)])
+def test_a_tenth_more_is_told_by_three_runs_and_not_by_one(runs: int, verdict: str) -> None:
+    """Steps scatter by 0.5 %, runs of such by 2.5 %: one differs from one by 4.604 √2 · 2.5 % = 16 % at most by chance; from
+    three, which hardly differ, by 3.707 √(4/6) √(4/3) · 2.5 % = 9 %."""
+    before = [run(slower(1 + n / 1000)) for n in range(runs)]
+    assert compare(before, run(slower(1.11))).verdict == verdict
 
 
 def test_a_single_run_says_so_and_several_do_not() -> None:
@@ -319,7 +334,7 @@ def test_a_microsecond_makes_a_copy_blocking() -> None:
     assert found.verdict == SAME and not found.lanes[0].counts[0].exact
 
 
-@pytest.mark.parametrize(("by", "verdict"), [(0.875, IMPROVED), (0.98, SAME), (1.001, REGRESSED)])
+@pytest.mark.parametrize(("by", "verdict"), [(0.8, IMPROVED), (0.98, SAME), (1.001, REGRESSED)])
 def test_what_is_faster_is_not_regressed_for_its_counts(by: float, verdict: str) -> None:
     assert compare([counted((2,) * 10)], counted((3,) * 10, by)).verdict == verdict
 
@@ -420,7 +435,7 @@ def a_step(number: int, at: int) -> list[dict[str, Any]]:
 
 
 def test_two_cold_starts_compare_with_a_note() -> None:
-    found = compare([health(run(), "cold")], health(run(slower(1.1)), "cold"))
+    found = compare([health(run(), "cold")], health(run(slower(1.2)), "cold"))
     assert found.verdict == REGRESSED
     assert any("cold starts" in note for note in found.notes)
 
@@ -436,7 +451,7 @@ def test_with_other_profiler_options_only_kernel_times_count(gpu_more: int, verd
 
 
 def test_a_run_before_that_is_not_comparable_is_left_out() -> None:
-    found = compare([run(), run(name="NVIDIA A100")], run(slower(1.1)))
+    found = compare([run(), run(name="NVIDIA A100")], run(slower(1.2)))
     assert found.verdict == REGRESSED
     assert "1 of 2 runs of before are not comparable" in found.notes
 

@@ -2,9 +2,8 @@
 
 The steps of a run are no independent samples: a run is slow as a whole because of where its memory lies, which algorithm
 was chosen, or who else uses the machine. The unit of chance is the run, and of runs there are few. So what the middles of
-the earlier runs say of the variance between runs is taken together with what is usual, as if three runs more had been
-made: about 3 % in repeats of real programs, less where the steps hardly scatter, more where they scatter much.
-`tests/benchmarks/bench_repeats.py` measures what comes of it.
+the earlier runs say of the variance between runs is taken together with what is usual, as if four runs more had been
+made. `tests/benchmarks/bench_repeats.py` and `bench_gate.py` measure what comes of it, on recordings and on drawn times.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from statistics import fmean, median, stdev, variance
 
 from gpu_trace_advisor.runtime.classes import dataclass
 
-USUAL_AS = 3  # degrees of freedom that the usual variance between runs counts for beside the measured one
-USUAL = 0.03  # standard deviation of the logarithm of a run's middle, where steps scatter by 1.5 to 5 %
-OF_LITTLE, OF_MUCH = 2.0, 0.6  # the same as a share of the scatter of steps, where that is smaller or larger
+USUAL_AS = 4  # degrees of freedom that the usual variance between runs counts for beside the measured one
+QUIET, USUAL = 0.025, 0.045  # standard deviation of the logarithm of a run's middle, of quiet steps and of others …
+OF_QUIET, OF_LITTLE, OF_MUCH = 6.0, 2.0, 0.9  # … at most, for much scatter at least, so many times that of steps
 FEW = 3  # values: of more, one odd one does not count
-QUANTILES = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169)
-"""99.5 % quantiles of Student's t for 1 to 10 degrees of freedom: both sides together err once in a hundred times."""
-NORMAL = 2.576  # of infinitely many
+QUANTILES = (4.604, 4.032, 3.707)
+"""99.5 % quantiles of Student's t for 4, 5 and 6 degrees of freedom: both sides together err once in a hundred times. More
+than 6 are never taken: a few of many runs lie far out, however many there are."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,16 @@ def apart(
     runs = [[math.log(value) for value in run] for run in (*before, after) if run]
     *middles, last = [math.log(middle([math.exp(value) for value in run])) for run in runs]
     others = len(middles) - 1
-    usual = _usual(math.sqrt(fmean(_scatter(run) ** 2 for run in runs)))
+    usual = _usual(median(_scatter(run) for run in runs))
     between = variance(middles) if others else 0.0
     deviation = math.sqrt((USUAL_AS * usual**2 + others * between) / (USUAL_AS + others))
-    return Apart(last - fmean(middles), quantile(USUAL_AS + others) * deviation * math.sqrt(1 + 1 / len(middles)))
+    quantile = QUANTILES[min(others, len(QUANTILES) - 1)]
+    return Apart(last - fmean(middles), quantile * deviation * math.sqrt(1 + 1 / len(middles)))
 
 
 def _usual(scatter: float) -> float:
     """How far runs usually lie apart whose steps scatter like that; both are standard deviations of logarithms."""
-    return max(OF_MUCH * scatter, min(OF_LITTLE * scatter, USUAL))
+    return max(min(OF_QUIET * scatter, QUIET), min(OF_LITTLE * scatter, USUAL), OF_MUCH * scatter)
 
 
 def _scatter(values: Sequence[float]) -> float:
@@ -69,11 +69,3 @@ def _scatter(values: Sequence[float]) -> float:
     centre = median(values)
     kept = sorted(values, key=lambda value: abs(value - centre))[: -1 if len(values) > FEW else None]
     return stdev(kept) if len(kept) > 1 else 0.0
-
-
-def quantile(freedom: int) -> float:
-    """The 99.5 % quantile of Student's t; beyond the table by the first terms of Cornish and Fisher's expansion."""
-    if freedom <= len(QUANTILES):
-        return QUANTILES[freedom - 1]
-    z = NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
