@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 BUILT_FROM := pyproject.toml $(shell find analyzer -name '*.pyx' -o -name '*.pxd' -o -name '*.h' -o -name loops.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check check-browser check-extras fuzz lint types test test-plain bench format docs dist clean
+.PHONY: help setup demo check check-browser check-extras check-torch check-huggingface check-lightning check-mcp check-notebook fuzz lint types test test-plain bench format docs dist clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F'#' '{printf "%-22s%s\n", $$1, $$2}'
@@ -48,11 +48,17 @@ $(VENV)/.browser: $(INSTALLED)
 
 EXTRAS := $(VENV)-extras
 
-check-extras: ## PyTorch on the CPU, trainers, agents, notebooks: the tests that need them, in an environment of their own
-	@$(EXTRAS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(EXTRAS)
-	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,huggingface,lightning,mcp]' nbclient ipykernel
-	$(EXTRAS)/bin/python -m pytest -m 'torch or huggingface or lightning or mcp or notebook' $(TESTS)
+EXTRA_TESTS := tests/integrations tests/record tests/roofline/test_flop_counter.py tests/test_docs.py tests/test_docs_blocks.py
+with_notebook := nbclient ipykernel
+
+check-extras: check-torch check-huggingface check-lightning check-mcp check-notebook ## PyTorch on the CPU, trainers, agents, notebooks: the tests that need them, each in an environment of its own
+
+check-torch check-huggingface check-lightning: first := torch==2.13.0
+check-torch check-huggingface check-lightning check-mcp check-notebook: check-%:
+	@$(EXTRAS)/$*/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(EXTRAS)/$*
+	$(if $(first),$(EXTRAS)/$*/bin/python -m pip install --quiet --disable-pip-version-check $(first))
+	$(EXTRAS)/$*/bin/python -m pip install --quiet --disable-pip-version-check pytest $(if $(with_$*),--editable . $(with_$*),--editable '.[$*]')
+	$(EXTRAS)/$*/bin/python -m pytest -m $* $(EXTRA_TESTS) $(TESTS)
 
 lint: $(INSTALLED) ## ruff: lints and formatting
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""An agent's calls from a trace to a verified fix, as docs/integrations.md shows them."""
+"""An agent's calls from a trace to a verified fix, as the README shows them."""
 
 import asyncio
 import os
@@ -22,11 +22,11 @@ def transcript() -> str:
         return asyncio.run(_session(root))
 
 
-def simulated(loader: bool) -> Any:
-    """A training of ten steps; without `loader` the batches are there in time."""
+def simulated(loader: bool, seed: int = 0) -> Any:
+    """A training of ten steps; without `loader` the batches are there in time. seed: another run of the same program."""
     from traces.simulate import simulate
 
-    return simulate("training-dataloader", steps=10, jitter=0.02, seed=1 + loader, loader=loader)
+    return simulate("training-dataloader", steps=10, jitter=0.02, seed=seed or 1 + loader, loader=loader)
 
 
 async def _session(root: Path) -> str:

@@ -55,23 +55,3 @@ def test_what_is_small_is_not_lost_in_html() -> None:
 def test_a_table_that_is_not_there() -> None:
     with pytest.raises(BadUsage, match=r"to_pandas\('kernel'\): expected findings, causes, kernels,"):
         advice(device()).to_pandas("kernel")
-
-
-@pytest.mark.notebook
-def test_a_notebook_runs(sample: Callable[[str], Path]) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
-    source = (
-        f"import gpu_trace_advisor\nadvice = gpu_trace_advisor.advise({str(sample('training-dataloader'))!r})",
-        "advice",
-        "advice.to_pandas('causes').groupby('when')['ns'].sum()",
-    )
-    cells: list[dict[str, object]] = [
-        {"cell_type": "code", "source": text, "metadata": {}, "outputs": [], "execution_count": None} for text in source
-    ]
-    notebook = nbformat.from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4})  # type: ignore[no-untyped-call, unused-ignore]
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    shown = notebook.cells[1]["outputs"][0]["data"]
-    assert "data loader" in shown["text/html"] and shown["text/plain"].startswith("<Advice on training-dataloader")
-    assert "idle" in notebook.cells[2]["outputs"][0]["data"]["text/plain"]
