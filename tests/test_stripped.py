@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice
 
+from tests.programs import recording
 from tests.stripped import STRIPPERS, advised
+from traces.recipe import parse
+from traces.simulate import simulate
 
 TRACES = Path(__file__).parents[1] / "traces"
 FULL_OF_LAUNCHES = ("eager-decode", "training-dataloader", "comm-bound-rank-rank1", "pageable-copies")
@@ -49,3 +53,30 @@ def test_waits_that_held_nothing_back_are_not() -> None:
 @pytest.mark.parametrize("name", ["gpu-bound-training", "training-dataloader", "sync-storm", "comm-bound-rank-rank0"])
 def test_every_other_record_of_the_first_half(name: str) -> None:
     assert refused(advised(TRACES / f"{name}.json.gz", STRIPPERS["every other record of the first half"]))
+
+
+HOLES = """
+device H100
+launch call=6us latency=5us gap=1us return=2us
+trace shapes=0 stack=0
+kernel k 60us
+thread main:
+  op aten::empty 4us
+  steps 5 from=1:
+    python 3ms
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("launches", "lacks"),
+    [("op aten::add 9us 2us:\n      launch k", False), ("launch k", True)],
+)
+def test_a_hole_before_an_operator_is_the_programs_own_time(launches: str, lacks: bool) -> None:
+    """3 ms without a record before each kernel: where operators are recorded around launches nothing was left out."""
+    program = simulate(parse(HOLES.format(launches), "holes"))
+    (device,) = advise_traces([recording(program)]).devices
+    unknown = sum(item.ns for item in device.attribution if item.cause == "host-unknown") / device.wall_ns
+    assert unknown > 0.9
+    assert device.replay.unexplained == pytest.approx(unknown if lacks else 0)
+    assert device.replay.trusted is not lacks

@@ -6,7 +6,8 @@ missing holds nothing back there. So its traces are looked for:
     waits that no edge of the graph explains    an operation started late, and nothing recorded says what it waited for
     operations whose launch is missing          and the idle time before them; at the front the launch lay before the
                                                 recording, there it is only the idle time
-    host time of unknown cause                  of a PyTorch program, whose operators a recorder would have told
+    host time of unknown cause                  before launches of a PyTorch program that no operator was recorded around;
+                                                where operators are, a hole between them is the program's own time
     reading a value without a recorded wait     `aten::item` copies it from the device, and cannot return before that
     launches whose operation is missing         as a share of all launches: how long they ran is not known
 """
@@ -47,12 +48,24 @@ def _spans(attribution: Attribution, graph: Graph, device: int) -> Iterator[Span
     yield _late(graph, device)
     yield _unlinked(attribution)
     yield _reads(attribution)
-    pytorch = is_pytorch(attribution.timeline.trace)
+    bare = _bare(attribution)
     for part in attribution.pieces.parts():
         mine = (part.cause == CODE["device-unknown"]) & (part.side == UNLINKED)
-        if pytorch:
-            mine |= part.cause == CODE["host-unknown"]
+        mine |= (part.cause == CODE["host-unknown"]) & bare[part.gap]
         yield part.start[mine], part.end[mine]
+
+
+def _bare(attribution: Attribution) -> Bool:
+    """[g] of a PyTorch program, the gap is closed by a launch that no operator was recorded around. One that no launch
+    closes is like the others: they have operators around them, or none has."""
+    timeline = attribution.timeline
+    closing = timeline.gaps.closing
+    if not is_pytorch(timeline.trace):
+        return np.zeros(len(closing), np.bool_)
+    inside = timeline.linked.copy()
+    inside[inside] = timeline.host.operator[timeline.launch[inside]] != NONE
+    found: Bool = ~np.where(closing == NONE, inside.any(), inside[closing])
+    return found
 
 
 def _late(graph: Graph, device: int) -> Spans:
