@@ -2,9 +2,12 @@
 
 import importlib.metadata
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -157,6 +160,32 @@ def test_without_a_compiler_the_wheel_holds_python_alone(
 ) -> None:
     plain = files_in(build_wheel(tmp_path, project_files, root, CC="/bin/false"))
     assert set(plain) == {name for name in wheel if not name.endswith((".so", ".pyd"))}
+
+
+@pytest.mark.slow
+def test_what_an_index_shows_has_no_link_that_leads_nowhere(built_wheel: Path, root: Path) -> None:
+    """Files of a checkout are named instead, and lie in the source archive."""
+    with zipfile.ZipFile(built_wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        text = archive.read(name).decode().partition("\n\n")[2]
+    assert text.startswith("# gpu-trace-advisor")
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
+    named = set(re.findall(r"\(`([\w/]+\.md)`\)", text))
+    assert "docs/options.md" in named
+    (source,) = built_wheel.parent.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        held = {member.partition("/")[2] for member in archive.getnames()}
+    assert named <= held
+
+
+def test_links_lead_to_where_the_files_can_be_seen_once_that_is_known(root: Path) -> None:
+    for_an_index = runpy.run_path(str(root / "setup.py"))["for_an_index"]
+    text = "![a](docs/a.png) [b](docs/b.md) [LICENSE](LICENSE) [c](https://c.example/x.md) [d](#d)"
+    seen = "https://forge.example/p/blob/main"
+    assert for_an_index(text, seen + "/") == (
+        f" [b]({seen}/docs/b.md) [LICENSE]({seen}/LICENSE) [c](https://c.example/x.md) [d](#d)"
+    )
+    assert for_an_index(text, None).splitlines()[0] == " b (`docs/b.md`) LICENSE [c](https://c.example/x.md) [d](#d)"
 
 
 @pytest.mark.slow
