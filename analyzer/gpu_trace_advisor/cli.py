@@ -393,7 +393,7 @@ def put(text: str, *, utf8: bool = False, commands: bool = False) -> None:
     text = printable(text, color=wants_color(sys.stdout), commands=commands)
     try:
         sys.stdout.flush()
-        if utf8:
+        if utf8 and hasattr(sys.stdout, "buffer"):
             sys.stdout.buffer.write(text.encode("utf-8", errors="replace"))
         else:
             sys.stdout.write(encodable(text, sys.stdout.encoding))

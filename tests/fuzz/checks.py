@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from gpu_trace_advisor import cli
@@ -70,9 +72,7 @@ def limits() -> Iterator[None]:
 
 def failure(given: Input) -> str:
     """What is wrong about what the input does, the same words for the same fault; empty when nothing is."""
-    with TemporaryDirectory(prefix="fuzz-") as folder:
-        before = Path.cwd()
-        os.chdir(folder)
+    with _folder(given):
         try:
             for name, data in given.files.items():
                 Path(name).parent.mkdir(exist_ok=True)
@@ -86,9 +86,32 @@ def failure(given: Input) -> str:
         except BaseException as error:
             gc.collect()
             return f"{type(error).__name__}: {str(error)[:100]}{_where(error)}"
-        finally:
-            os.chdir(before)
     return ""
+
+
+@contextmanager
+def _folder(given: Input) -> Iterator[None]:
+    """An empty working directory: the same one again where that is safe, since removing one takes longer than most checks."""
+    if any("/" in name for name in given.files):  # modules of rules, which Python keeps compiled
+        with TemporaryDirectory(prefix="fuzz-") as own, chdir(own):
+            yield
+        return
+    with chdir(_shared_folder()):
+        try:
+            yield
+        finally:
+            for entry in os.scandir("."):
+                shutil.rmtree(entry) if entry.is_dir(follow_symlinks=False) else Path(entry).unlink()
+
+
+@cache
+def _shared_folder() -> str:
+    folder = mkdtemp(prefix="fuzz-")
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+_parser = cache(cli.parser)
 
 
 def _where(error: BaseException) -> str:
@@ -106,7 +129,7 @@ def _where(error: BaseException) -> str:
 
 
 def through_advise(given: Input) -> None:
-    options = cli.parser().parse_intermixed_args(list(given.arguments))
+    options = _parser().parse_intermixed_args(list(given.arguments))
     with redirect_stderr(io.StringIO()):
         found = look_at(options.traces, cli.asked(options), jobs=1, drawn=True)
     check_advice(found.advice)
@@ -146,7 +169,7 @@ def through_saved(given: Input) -> None:
         advice_in_json(),
         [Path(path)] if kind == "--against" else [],
         Path(path) if kind == "--budget" else None,
-        cli.asked(cli.parser().parse_args(["a"])),
+        cli.asked(_parser().parse_args(["a"])),
     )
     json_text(outcome.to_json())
     assert outcome.exit_code in (0, 1, 2)
@@ -197,7 +220,7 @@ def _columns(raw: Any) -> dict[str, Any]:
 
 
 def through_text(given: Input) -> None:
-    text = given.files["text"].decode("utf-8", "surrogatepass")
+    (text,) = given.arguments
     check_printed(printable(text), "printable")
     check_printed(printable(f"::error::{clean(text)}", commands=True), "a command")
     line = clean(text)
@@ -226,6 +249,8 @@ def _refused(word: str) -> None:
 
 def check_printed(text: str, what: str) -> None:
     """Nothing in it commands a terminal."""
+    if text.replace("\n", "").isprintable():
+        return
     found = next((c for c in text if c not in "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")), None)
     assert found is None, f"{what} holds U+{ord(found or ' '):04X}"
 

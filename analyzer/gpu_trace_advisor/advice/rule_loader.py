@@ -46,8 +46,8 @@ def _files(folder: Path) -> list[Path]:
         return sorted(path for path in folder.iterdir() if path.suffix == ".py")
     except (FileNotFoundError, NotADirectoryError):
         raise BadUsage(f"--rules {folder}: no such folder") from None
-    except OSError as error:
-        raise BadUsage(f"--rules {folder}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in its name
+        raise BadUsage(f"--rules {folder}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _rules_of(module: ModuleType) -> list[Rule]:
