@@ -14,7 +14,7 @@ from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import copy_classes, directions
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.trace.software import is_pytorch
-from gpu_trace_advisor.units import duration, share
+from gpu_trace_advisor.units import duration, moved_at, share
 
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
 FAST = 0.5  # share of the link's rate from which pinning alone gives nothing
@@ -118,9 +118,8 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
     size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
     weights = _offloaded(view, exposed, size)
-    moved = f"{total / 1e9:,.2f} GB at {total / ns:.1f} GB/s" if total and ns else "sizes not recorded"
     yield Claim(
-        message=f"{directions(timeline.op_class[mine])} copies ({moved}) take {share(exposed, window.wall_ns)} of the wall "
+        message=f"{directions(timeline.op_class[mine])}, {moved_at(total, ns)}: {share(exposed, window.wall_ns)} of the wall "
         f"({duration(exposed)}) that no kernel hides"
         + (
             ", and the same sizes come again and again: weights are offloaded to the host and fetched for each use."

@@ -2,14 +2,18 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.attribution import HOST
+from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import host_fix
+from gpu_trace_advisor.rulekit.capturing import how_to_capture
 from gpu_trace_advisor.rulekit.evidence import of_causes
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
+from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration, percent, share
 
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
 PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
+MODEL = 0.5  # of Python's time inside modules: it is the model's own forward, not a loop around it
 STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of the loop is the program
 
 
@@ -82,8 +86,9 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
     Why it costs: one thread of Python prepares every launch. Loops over tensors, logging, metrics, hooks and bookkeeping
     run there too, and the queue is empty while they do.
 
-    What to do: look at the lines named here; vectorise loops, move bookkeeping out of the step or to another thread, then
-    capture or compile what repeats (`torch.compile`, CUDA Graphs), or give each launch more work (larger batch).
+    What to do: look at the lines named here. Python of the model's own modules goes when they are captured or compiled
+    (`torch.compile`, CUDA Graphs, an engine's option): a replay runs none of it. Loops and bookkeeping around them: vectorise,
+    move out of the step or to another thread. Or give each launch more work (larger batch).
 
     How to verify: record again without stacks (they slow Python down); the device's idle time on the host's side is smaller.
 
@@ -102,7 +107,7 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do because "
         f"Python runs, most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
         named={"python": lost},
-        how="Vectorise or move out of the step what the lines named here do, then compile or capture the rest.",
+        how=_how(view),
         fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,
                      assumes=(f"pessimistic: {percent(STAYS)} of Python's time stays",)),
         evidence=evidence,
@@ -110,3 +115,15 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
         generic=True,
         doubts=stacks,
     )  # fmt: skip
+
+
+def _how(view: DeviceWindow) -> str:
+    of_modules = whole = 0
+    pieces = view.attribution.pieces.clipped(view.window.start_ns, view.window.end_ns)
+    for part, ns in pieces:
+        mine = (ns > 0) & (part.cause == CODE["python"]) & (part.row != NONE)
+        whole += int(ns[mine].sum())
+        of_modules += int(ns[mine][view.timeline.host.module[part.row[mine]] != NONE].sum())
+    if of_modules > MODEL * whole:
+        return f"{how_to_capture(view)} A replay runs none of the model's Python; what is not captured, move out of the step."
+    return "Vectorise or move out of the step what the lines named here do, then compile or capture the rest."

@@ -10,13 +10,13 @@ from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import regions
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit import wall_time
+from gpu_trace_advisor.rulekit.capturing import how_to_capture, in_engine
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.repeats import repeats
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.rulekit.wall_time import LAUNCH_SCALE_NS
 from gpu_trace_advisor.trace.model import Kind
-from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
 
 LOST = 0.10  # of the wall to launching: a capture constrains the program, less does not pay for that
@@ -26,19 +26,6 @@ CAPTURED = 0.7  # pessimistic part of the saving: input copies, logging and the 
 INFLATED = 0.30  # of the wall to launching: from here the cost of recording stacks may be what is seen
 LAUNCHING = ("framework", "python", "launch-call", "launch-latency", "queued-gap")
 ALIKE = 0.9  # share of steps with the very same launches; the others would run outside the graph
-
-IN_PYTORCH = (
-    'Capture the step: torch.compile(mode="reduce-overhead") or torch.cuda.make_graphed_callables, fixed shapes.'
-)
-IN_ENGINE = {
-    "vLLM": "Let vLLM capture it: without --enforce-eager, and with the batch within its cudagraph_capture_sizes.",
-    "SGLang": "Let SGLang capture it: without --disable-cuda-graph, and with the batch within --cuda-graph-max-bs.",
-    "TensorRT-LLM": "Let TensorRT-LLM capture it: cuda_graph_config with the batch sizes that come.",
-}
-"""What captures in a serving engine is an option of it, not a change of the model."""
-IN_CUDA = (
-    "Capture the loop's launches (cudaStreamBeginCapture) and replay them with cudaGraphLaunch, at fixed addresses."
-)
 
 
 @rule(
@@ -173,12 +160,11 @@ def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:
 
 
 def _how(view: DeviceWindow, forbids: Sequence[Evidence]) -> str:
-    """In the words of the engine, of PyTorch or of CUDA."""
-    engine = next((use.name for use in view.uses if use.name in IN_ENGINE), None)
-    if engine:
-        return IN_ENGINE[engine]
-    first = f" First move out of it what forbids capture: {', '.join(e.what for e in forbids)}." if forbids else ""
-    return (IN_PYTORCH if is_pytorch(view.trace) else IN_CUDA) + first
+    """What captures it, and what has to go before that; in an engine that is an option alone."""
+    how = how_to_capture(view)
+    if in_engine(view) or not forbids:
+        return how
+    return f"{how} First move out of it what forbids capture: {', '.join(e.what for e in forbids)}."
 
 
 def _replayed(view: DeviceWindow) -> float:

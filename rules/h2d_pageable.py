@@ -15,7 +15,7 @@ from gpu_trace_advisor.timelines.device import COMMUNICATION, copy_classes, cove
 from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import Bool, Int64
 from gpu_trace_advisor.trace.software import is_pytorch
-from gpu_trace_advisor.units import duration, share
+from gpu_trace_advisor.units import duration, moved_at, share
 
 FROM = 0.01  # of the wall
 TINY = 64 * 1024  # bytes of a copy below which its fixed cost, not its memory, is what it costs
@@ -137,9 +137,9 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
     if again < FROM * window.wall_ns:
         yield _once(view, copies)
         return
-    moved = _moved(view, mine)
+    rate = moved_at(*_bytes(view, mine))
     yield Claim(
-        message=f"{directions(timeline.op_class[mine])} copies of pageable memory ({moved}) take "
+        message=f"{directions(timeline.op_class[mine])} of pageable memory, {rate}: "
         f"{share(again, window.wall_ns)} of the wall ({duration(again)}) that no kernel hides.",
         named={"exposed-copy": again}
         | wall_time.of_idle(view, spans, ("copy-staging",))
@@ -152,7 +152,7 @@ def h2d_pageable(view: DeviceWindow) -> Iterator[Claim]:
         )
         if any("HostRegister" in name for name in view.trace.names)
         else (),
-        formula=f"{moved}; the link carries {_link(view) / 1e9:g} GB/s a direction",
+        formula=f"{rate}; the link carries {_link(view) / 1e9:g} GB/s a direction",
     )
 
 
@@ -164,7 +164,7 @@ def _once(view: DeviceWindow, copies: Int64) -> Claim:
     when = "before the first kernel" if before else "once"
     return Claim(
         title="Pageable memory is copied once",
-        message=f"{directions(timeline.op_class[copies])} copies of pageable memory ({_moved(view, copies)}) take "
+        message=f"{directions(timeline.op_class[copies])} of pageable memory, {moved_at(*_bytes(view, copies))}: "
         f"{share(exposed, view.window.wall_ns)} of the wall ({duration(exposed)}), {when}: that is start-up, or a result.",
         named={"exposed-copy": exposed},
         how="Create weights on the device, or load them from a mapped file piece by piece beside other work "
@@ -204,16 +204,10 @@ def _exposed(view: DeviceWindow, copies: Int64) -> int:
     return total(subtract(mine, timeline.union_of(timeline.op_class <= COMMUNICATION)))
 
 
-def _moved(view: DeviceWindow, copies: Int64) -> str:
-    moved, rate = _bytes(view, copies)
-    return f"{moved / 1e6:,.1f} MB at {rate / 1e9:.1f} GB/s" if moved else "sizes not recorded"
-
-
-def _bytes(view: DeviceWindow, copies: Int64) -> tuple[int, float]:
-    """Of these copies, all and a second; 0 where the recording has no sizes."""
+def _bytes(view: DeviceWindow, copies: Int64) -> tuple[int, int]:
+    """Of these copies, and in how many ns; 0 where the recording has no sizes."""
     size = view.trace.bytes[view.timeline.row[copies]]
-    moved, ns = int(size[size > 0].sum()), int(view.timeline.length[copies].sum())
-    return moved, moved / ns * 1e9 if ns else 0.0
+    return int(size[size > 0].sum()), int(view.timeline.length[copies].sum())
 
 
 def _link(view: DeviceWindow) -> float:
@@ -224,8 +218,8 @@ def _pinning_helps(view: DeviceWindow, copies: Int64) -> bool:
     """Not where the GPU reads the host's memory itself, copies are tiny, or as fast as the link already."""
     if view.hardware is not None and any(word in view.hardware.key for word in COHERENT):
         return False
-    moved, rate = _bytes(view, copies)
-    return not moved or (moved / len(copies) >= TINY and rate <= FAST * _link(view))
+    moved, ns = _bytes(view, copies)
+    return not moved or not ns or (moved / len(copies) >= TINY and moved / ns * 1e9 <= FAST * _link(view))
 
 
 def _how(view: DeviceWindow) -> str:

@@ -26,9 +26,6 @@ TO_DO = {
     "host-sync": "Look at the calls named here; what they wait for has no work queued behind it. Read the value later, or "
     "launch what does not depend on it first.",
     "dependency-wait": "Look at the events and streams named here: wait for the operation needed, not for all of a stream.",
-    "framework": "Look at the operators named here. What runs once is not worth a graph: record steps that repeat, marked by "
-    "profiler.step() or an NVTX range, and the launches that repeat are priced.",
-    "python": "Look at the lines named here. Record steps that repeat, marked by profiler.step() or an NVTX range.",
     "launch-call": "Look at the calls named here: a full queue, a lock, or a slow way to the driver (WSL, MPS, a debugger).",
     "launch-latency": "Launch earlier: each launch meets an idle GPU, so that its way there is waited for.",
     "queued-gap": "Fewer, larger operations: the pause between two that are queued is the GPU's own.",
@@ -42,6 +39,10 @@ TO_DO = {
     "device-unknown": "Record from before the first launch until the GPU is done.",
 }
 """What to look at, by the cause that takes most of the loss."""
+REPEATING = "Fewer, larger operations: torch.compile fuses them, a larger batch gives each more to do."
+ONCE = "What runs once is not worth a graph: record steps that repeat, marked by profiler.step() or an NVTX range."
+PREPARING = {"framework": "Look at the operators named here.", "python": "Look at the lines named here."}
+"""What prepares launches, by whether they come again."""
 ELSE = "Look at the records named here, in a viewer: --format perfetto writes the timeline with its causes."
 
 
@@ -126,6 +127,8 @@ def _how(view: DeviceWindow, cause: str, detail: str) -> str:
     if cause == "host-unknown":
         how = NSYS if view.trace.format == "nsight" else PYTORCH if view.operators_recorded else OPERATORS
         return f"Find out what the host does there: {how}."
+    if cause in PREPARING:
+        return f"{PREPARING[cause]} {REPEATING if view.repetition.enough else ONCE}"
     return TO_DO.get(cause, ELSE)
 
 

@@ -10,7 +10,7 @@ from gpu_trace_advisor.rulekit.launch_size import launch_size, nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
-from gpu_trace_advisor.units import duration, share
+from gpu_trace_advisor.units import counted, duration, share
 
 LONG_NS = 20_000  # shorter kernels last about as long however many blocks they have
 FROM = 0.03  # of the wall in such kernels
@@ -103,8 +103,8 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
     fill = np.minimum(blocks / sms, 1.0) if sms else np.minimum(blocks * threads / 2048, 1.0)
     name = readable(timeline.label(int(longest)))
     yield Claim(
-        message=f"{len(on):,} kernels of {share(lost, wall)} of the wall ({duration(lost)}) leave most of the GPU empty: {name} "
-        f"has {blocks[at]:,} block{'s' * bool(blocks[at] != 1)} of {threads[at]:,} threads{there}.",
+        message=f"{counted(len(on), 'kernel')}, {share(lost, wall)} of the wall ({duration(lost)}), most of the GPU empty: "
+        f"{name} has {counted(int(blocks[at]), 'block')} of {threads[at]:,} threads{there}.",
         named=named,
         how=_how(kernel_class(timeline.label(int(longest)))),
         fix=faster(

@@ -2,17 +2,16 @@ from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.analysis.summary import ns_by_class
 from gpu_trace_advisor.columns.intervals import Intervals
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.fusible_chains import LIGHT
+from gpu_trace_advisor.rulekit.fusible_chains import worth_fusing
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import percent, share
 
-LIGHT_SHARE = 0.30  # of the kernels' time in memory-bound kernels: enough for fusion to show
+FUSIBLE = 0.10  # of the wall in chains of memory-bound kernels: enough for fusion to show
 LAUNCHES = ("framework", "python", "launch-call", "launch-latency")
 LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
 
@@ -42,6 +41,17 @@ LAUNCHING = 0.10  # of the wall to launching: enough for fewer launches to show
         """,
     ),
     quiet=(
+        case(
+            """
+        step |.........................
+        host aaaS==================..
+        s7   .aaaaaaaaaaaaaaaaaaaaaaa
+        a: vectorized_elementwise_kernel_add
+        repeat: 4
+        scale: 10us
+        """,
+            "Memory-bound, but one kernel again and again: there is nothing to fuse, and the launches wait for the device.",
+        ),
         case(
             """
         step |...................
@@ -97,31 +107,27 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         return
     if any(use.role in ("compiler", "graphs", "engine") for use in view.uses):
         return
-    classes = ns_by_class(view.timeline, view.operations)
-    whole, light = sum(classes.values()), sum(ns for cls, ns in classes.items() if cls in LIGHT)
+    fusible = sum(chain.ns for chain in worth_fusing(view))
     window = Intervals(*(np.array([instant]) for instant in (view.window.start_ns, view.window.end_ns)))
     host = wall_time.of_idle(view, window, LAUNCHES, wall_time.LAUNCH_SCALE_NS)
     launching = sum(host.values())
-    fuses = whole > 0 and light >= LIGHT_SHARE * whole and light >= LAUNCHING * wall
-    if not fuses and launching < LAUNCHING * wall:
+    launches, fuses = launching >= LAUNCHING * wall, fusible >= FUSIBLE * wall
+    if not fuses and not launches:
         return
     low, high = span("gt-compile-gain", "gain")
-    reasons = (
-        [f"{share(launching, wall)} of the wall goes to launching operators one by one"]
-        if launching >= LAUNCHING * wall
-        else []
-    )
-    reasons += [f"{share(light, whole)} of the kernels' time is in memory-bound kernels"] if fuses else []
+    reasons = [f"{share(launching, wall)} of the wall goes to launching operators one by one"] * launches
+    reasons += [f"{share(fusible, wall)} to chains of memory-bound kernels that could be one"] * fuses
+    priced = " and ".join(["cuda-graphs"] * launches + ["fuse-elementwise"] * fuses)
     yield Claim(
         message=f"Nothing is compiled, and {' and '.join(reasons)}.",
-        named=host if launching >= light or not fuses else {},
-        ns=light,
+        named=host if launching >= fusible else {},
+        ns=fusible,
         how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
         evidence=(
             *of_causes(view, "framework", "python"),
-            Evidence("memory-bound kernels", len(view.operations), light),
+            *([Evidence("chains of memory-bound kernels", len(worth_fusing(view)), fusible)] if fuses else []),
         ),
         formula=f"context only: {percent(low)} to {percent(high)} faster after minutes of compiling "
         "was claimed for training",
-        unpriced="it is one way to what cuda-graphs and fuse-elementwise are priced for; their savings are not added up again",
+        unpriced=f"it is one way to what {priced} would give, which is not counted again",
     )

@@ -62,6 +62,19 @@ def size(count: int | None) -> str:
     return f"{count:,} B"
 
 
+def moved_at(count: int, ns: int) -> str:
+    """Bytes in decimal units and how fast they move, as links are rated: `25.5 GB at 27.7 GB/s`; nothing where there are none."""
+    if not count or not ns:
+        return "sizes not recorded"
+    unit, one = next(((u, o) for u, o in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)) if count >= o), ("B", 1))
+    return f"{count / one:,.{1 if one > 1 else 0}f} {unit} at {count / ns:.1f} GB/s"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 launch call`, `20 launch calls`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def times(count: int) -> str:
     """How often."""
     return "once" if count == 1 else f"{count:,} times"

@@ -43,6 +43,59 @@ def test_more_workers_are_for_those_who_have_some() -> None:
     assert one.how.startswith("Raise num_workers")
 
 
+def judged(rule: str, text: str) -> Finding:
+    (one,) = judge(view_of(text), [named_rule(RULES, rule)]).findings
+    return one
+
+
+PYTHON = """
+    step |...................
+    host PPPPP.a.PPPPPPPP.b.
+    s7   .......aa.........bb
+    P: {frame}
+    repeat: 4
+    scale: 100us
+"""
+
+
+def test_python_of_the_model_is_captured_and_a_loop_around_it_is_vectorised() -> None:
+    """A replay runs nothing of a module's forward; what the training script does itself it has to do somewhere."""
+    model = judged("cpu-bound-python", PYTHON.format(frame="nn.Module: BertLayer_0"))
+    assert "make_graphed_callables" in model.how and "runs none of the model's Python" in model.how
+    loop = judged("cpu-bound-python", PYTHON.format(frame="train.py(40): augment"))
+    assert loop.how.startswith("Vectorise or move out of the step")
+
+
+PREPARING = """
+    {step}
+    host OOOOOOa.OOOOOb.OOOOOOc.
+    s7   .......a......b.......c
+    repeat: {repeat}
+    scale: 10us
+"""
+
+
+def test_who_recorded_steps_is_not_told_to_record_some() -> None:
+    once = judged("largest-loss", PREPARING.format(step="", repeat=1))
+    assert "What runs once is not worth a graph" in once.how
+    again = judged("largest-loss", PREPARING.format(step="step |......................", repeat=4))
+    assert "What runs once" not in again.how and "torch.compile" in again.how
+
+
+@pytest.mark.parametrize(
+    ("copies", "says"),
+    [("c", "1 HtoD copy of pageable memory, 64.0 MB at"), ("ccc", "3 HtoD copies of pageable memory, 192.0")],
+)
+def test_one_copy_is_no_copies(copies: str, says: str) -> None:
+    text = f"""
+        host {copies}a.........
+        s7   .{"c.." * len(copies)}aaaa
+        c: Memcpy HtoD (Pageable -> Device) 64MB
+        scale: 10ms
+    """
+    assert judged("h2d-pageable", text).message.startswith(says)
+
+
 def test_workers_that_show_outside_the_window_are_workers() -> None:
     told = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
     one = finding(loading("DataLoader wait", elsewhere=told), "dataloader")

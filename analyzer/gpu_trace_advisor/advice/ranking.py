@@ -21,7 +21,7 @@ from gpu_trace_advisor.graph import Graph
 from gpu_trace_advisor.replay.changes import Change
 from gpu_trace_advisor.replay.changes import together as changed_together
 from gpu_trace_advisor.replay.fixes import Fix, Saving, behind, speedup
-from gpu_trace_advisor.replay.sweep import replay, wall_ns
+from gpu_trace_advisor.replay.sweep import TRUSTED, replay, wall_ns
 from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, JointGain, Named, Rule, Skipped
 from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -159,10 +159,14 @@ def distrust(view: DeviceWindow) -> str | None:
     trust = view.trust
     if trust.enough:
         return None
-    return (
-        f"the unchanged replay is off by {percent(trust.error, 1, '+')} and {percent(trust.unexplained, 1)} of the wall rests "
-        "on what was not recorded (launches, waits, kernels, what the host did): together more than 5 %, so no saving is shown"
+    off = f"the unchanged replay is off by {percent(trust.error, 1, '+')}"
+    unrecorded = (
+        f"{percent(trust.unexplained, 1)} of the wall rests on what was not recorded (launches, waits, kernels, host)"
     )
+    reasons = (
+        [unrecorded] if trust.unexplained > TRUSTED else [off] if abs(trust.error) > TRUSTED else [off, unrecorded]
+    )
+    return f"{' and '.join(reasons)}: above {percent(TRUSTED)} no saving is shown"
 
 
 @dataclass

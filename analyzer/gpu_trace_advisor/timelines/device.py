@@ -214,10 +214,10 @@ def copy_classes(direction: str | None = None, memory: str | None = None) -> lis
 
 
 def directions(op_class: Int8) -> str:
-    """Copies among these by direction, the most first: `12 HtoD and 3 DtoH`."""
+    """Copies among these by direction, the most first: `12 HtoD and 3 DtoH copies`, `1 HtoD copy`."""
     names = [COPIES[kind - FIRST_COPY][0] for kind in op_class.tolist() if FIRST_COPY <= kind < SET]
     counts = sorted(((names.count(name), name) for name in dict.fromkeys(names)), key=lambda pair: -pair[0])
-    return " and ".join(f"{count:,} {name}" for count, name in counts)
+    return " and ".join(f"{count:,} {name}" for count, name in counts) + (" copy" if len(names) == 1 else " copies")
 
 
 MOST_DEVICES = 64  # of a process: each is a timeline of its own; no server has as many
