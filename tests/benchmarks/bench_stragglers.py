@@ -138,7 +138,9 @@ EQUAL: dict[str, Noise] = {
     "8 ranks, 3 steps, kernels ±10 %, 14 collectives": kernels(3, 8, 0.1, 14),
     "8 ranks, 1 step, kernels ±10 %, 14 collectives": kernels(1, 8, 0.1, 14),
     **{
-        f"{ranks} ranks, {steps} steps, exponential 0.5 ms a step": once_a_step(steps, ranks, exponential)
+        f"{ranks} ranks, {steps} step{'s' * (steps > 1)}, exponential 0.5 ms a step": once_a_step(
+            steps, ranks, exponential
+        )
         for ranks, steps in ((2, 8), (4, 8), (8, 8), (8, 3), (8, 1), (16, 5), (64, 8))
     },
     "8 ranks, 10 steps, lognormal": once_a_step(10, 8, lognormal),
@@ -181,11 +183,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000)
     seeds = parser.parse_args().seeds
-    print(f"| equal ranks, {seeds} runs each | accused |\n| --- | --- |")
+    print(f"| equal ranks, {seeds:,} runs each | accused |\n| --- | --- |")
     for name, noise in EQUAL.items():
         wrong = sum(bool(accused(noise(np.random.default_rng(seed)))) for seed in range(seeds))
         print(f"| {name} | {100 * wrong / seeds:.1f} % |", flush=True)
-    print(f"\n| a slow rank, {seeds} runs each | found, nobody else |\n| --- | --- |")
+    print(f"\n| a slow rank, {seeds:,} runs each | found, nobody else |\n| --- | --- |")
     for name, (noise, late) in SLOW.items():
         right = 0
         for seed in range(seeds):

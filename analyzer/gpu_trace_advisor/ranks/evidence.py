@@ -205,7 +205,7 @@ def late_within_a_step(
     which collectives overlap, so that what makes a rank late to one makes it late to the others. Chance is given a heavy
     tail: a gap c times as wide as the others are apart comes about once in 1 + c; the same ranks again once in as many as
     there are such sets. That takes collectives for independent; a load of its own would make the same ranks late to all, so
-    their gaps also have to be wider than loads drawn from a normal distribution would have them.
+    their gaps also have to be wider than loads drawn from an exponential distribution would have them.
     """
     count = len(np.unique(units))
     found = {}
@@ -226,15 +226,15 @@ def late_within_a_step(
 
 
 def _own_load(wide: list[float], ranks: int) -> float:
-    """How often the latest of as many normal draws are so many times as far behind the others as those are apart."""
+    """How often the latest of as many exponential draws are so many times as far behind the others as those are apart."""
     by_chance = _gaps_over_range(min(ranks, MOST_RANKS))
     return (int((by_chance >= float(np.median(wide))).sum()) + 1) / (len(by_chance) + 1)
 
 
 @cache
 def _gaps_over_range(ranks: int) -> Float64:
-    """[draws] the widest gap of the later half of so many normal draws, over the range of those before it."""
-    ordered = np.sort(np.random.default_rng(SEED).standard_normal((DRAWS, ranks)), axis=1)
+    """[draws] the widest gap of the later half of so many exponential draws, over the range of those before it."""
+    ordered = np.sort(np.random.default_rng(SEED).standard_exponential((DRAWS, ranks)), axis=1)
     half = ranks - ranks // 2
     gaps = np.diff(ordered, axis=1)[:, half - 1 :]
     before = np.take_along_axis(ordered, gaps.argmax(axis=1)[:, None] + half - 1, axis=1)[:, 0]
