@@ -109,7 +109,7 @@ def test_unrecorded_graph_work_comes_first_and_withholds_every_saving(real_trace
     assert [f.rule for f in found[:2]] == ["trace-quality", "comm-overlap"]
     assert "15.1 %" in found[1].message
     assert all(f.saving_ns is None for f in found)
-    assert "more than 5 %" in found[1].unpriced
+    assert "above 5 %" in found[1].unpriced
 
 
 def test_a_cut_recording_says_so_and_saves_nothing(real_traces: Path) -> None:
