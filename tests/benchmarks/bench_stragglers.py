@@ -121,10 +121,10 @@ def nodes_that_wander(random: Random, shape: tuple[int, ...]) -> Work:
 
 
 def own_load(steps: int, ranks: int, collectives: int = 14) -> Noise:
-    """All of a rank's kernels in a step take longer by one factor, as with sequences of its own lengths."""
+    """All kernels of a rank in a step take longer by one factor (15 % apart), as with sequences of its own lengths."""
 
     def work(random: Random) -> Work:
-        factor = random.lognormal(0, 0.2, (steps, 1, ranks))
+        factor = random.lognormal(0, 0.15, (steps, 1, ranks))
         return np.asarray(KERNELS * KERNEL_NS * factor * random.uniform(0.99, 1.01, (steps, collectives, ranks)))
 
     return work

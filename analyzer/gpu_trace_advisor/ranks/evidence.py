@@ -28,12 +28,13 @@ Float64 = NDArray[np.float64]
 
 LEVEL = 0.01
 """How often at most equal ranks are accused; what follows are shares of it."""
-STEADY, APART, INDEPENDENT, SINGLE = 0.003, 0.003, 0.001, 0.002
+STEADY, APART, INDEPENDENT, SINGLE, OWN_LOAD = 0.003, 0.003, 0.001, 0.002, 0.009
 DRAWS = 4000
 FLOOR_NS = 1_000.0  # what clocks resolve and collectives differ by
 RATIO = 5.0  # a distance that varies by more than a fifth is not called steady, whatever chance would do
 CLIPPED = 10.0  # times the usual lateness: more of it in one step counts as so much, so that no single step decides
 DEPENDENT = 0.3  # correlation of neighbouring steps from which on they are not independent
+LOADS = 0.15  # what ranks' loads in a step are taken to be spread by, as with sequences of their own lengths
 FEWEST = 4  # steps that can be shuffled
 MOST_ROWS, MOST_CELLS = 24, 16_000  # of more steps neighbours are added up
 MOST_RANKS = 256  # gaps among more draws are narrower still
@@ -205,7 +206,7 @@ def late_within_a_step(
     which collectives overlap, so that what makes a rank late to one makes it late to the others. Chance is given a heavy
     tail: a gap c times as wide as the others are apart comes about once in 1 + c; the same ranks again once in as many as
     there are such sets. That takes collectives for independent; a load of its own would make the same ranks late to all, so
-    their gaps also have to be wider than loads drawn from an exponential distribution would have them.
+    their gaps also have to be wider than loads that are spread by 15 % would have them.
     """
     count = len(np.unique(units))
     found = {}
@@ -220,21 +221,21 @@ def late_within_a_step(
         for n, wide in enumerate(wide_ones, 1):
             p *= 1 / (1 + wide) / (comb(ranks, len(late)) if n > 1 else 1)
             best = min(best, p * comb(count, n))
-        if ranks - len(late) >= 2 and (p := max(best, _own_load(wide_ones, ranks))) <= SINGLE:
-            found[late] = LateEvidence(p, "far")
+        if ranks - len(late) >= 2 and best <= SINGLE and (p := _own_load(wide_ones, ranks)) <= OWN_LOAD:
+            found[late] = LateEvidence(max(best, p), "far")
     return found
 
 
 def _own_load(wide: list[float], ranks: int) -> float:
-    """How often the latest of as many exponential draws are so many times as far behind the others as those are apart."""
+    """How often the latest of as many loads are so many times as far behind the others as those are apart."""
     by_chance = _gaps_over_range(min(ranks, MOST_RANKS))
     return (int((by_chance >= float(np.median(wide))).sum()) + 1) / (len(by_chance) + 1)
 
 
 @cache
 def _gaps_over_range(ranks: int) -> Float64:
-    """[draws] the widest gap of the later half of so many exponential draws, over the range of those before it."""
-    ordered = np.sort(np.random.default_rng(SEED).standard_exponential((DRAWS, ranks)), axis=1)
+    """[draws] the widest gap of the later half of so many loads, over the range of those before it."""
+    ordered = np.sort(np.random.default_rng(SEED).lognormal(0, LOADS, (10 * DRAWS, ranks)), axis=1)
     half = ranks - ranks // 2
     gaps = np.diff(ordered, axis=1)[:, half - 1 :]
     before = np.take_along_axis(ordered, gaps.argmax(axis=1)[:, None] + half - 1, axis=1)[:, 0]
