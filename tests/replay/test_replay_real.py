@@ -26,8 +26,7 @@ GENERIC = ("framework", "python", "launch-call", "host-unknown")
 DISTRUSTED = (
     "sglang-qwen3-8b-decode-graph-mi300x", "torchrec-graph-rank0of16-a100-80g",  # kernels are missing
     # PyTorch programs of whose host's work nothing is recorded but calls.
-    "cs336-small-windows-rtx5000ada.sqlite", "eventsync-multistream-a100", "shiftvit-cold-a4000", "shiftvit-warm-a4000",
-    "triton-example-a100",
+    "cs336-small-windows-rtx5000ada.sqlite", "shiftvit-cold-a4000", "shiftvit-warm-a4000",
 )  # fmt: skip
 # 13.3 s after the only launch, marked on a thread that launches nothing: no edge ends there, and nothing is to be saved.
 AFTER_THE_LAST_CALL = "triton-example-a100"
