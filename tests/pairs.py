@@ -1,8 +1,8 @@
 """How well the replay holds, in two tables: `python -m tests.pairs FOLDER` prints them for the recordings in a folder.
 
-The first is the error of replaying recordings with nothing changed. The second holds what a fix was said to give against
-the recording of the program with it. A pair is two recordings of the same program, before and after a change; the
-prediction is the measured time of A times what the replay leaves of it, as an interval.
+The first is the error of replaying recordings with nothing changed. The second holds what findings said a change would give
+against the recording of the program with it. A pair is two recordings of the same program, before and after a change; the
+prediction is the measured time of A times what is left of it, as an interval, for a usual step and for the whole window.
 """
 
 from __future__ import annotations
@@ -13,32 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from gpu_trace_advisor.advice.build import claims_of
+from gpu_trace_advisor.advice.ranking import alone, together
+from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
 from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError
 from gpu_trace_advisor.ingest import read
-from gpu_trace_advisor.replay.fixes import FIXES, saving
 from gpu_trace_advisor.units import percent
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two recordings, the fix between them, and what is compared."""
+    """Two recordings of as many steps, and the rules whose change lies between them."""
 
     before: str
     after: str
-    fix: str
+    rules: tuple[str, ...]
     what: str
     """The program and the change, for people."""
-    unit: str
-    """`steps 2-6`: the median of their lengths; else so many iterations in the window, `10 steps`."""
+    usual: str
+    """`2-6`: the steps whose median is compared."""
 
 
 @dataclass(frozen=True)
 class Result:
     """ms: what A took, what was predicted for B, what B took."""
 
-    pair: Pair
+    what: str
     before: float
     low: float
     high: float
@@ -66,27 +68,40 @@ class Result:
 
 PAIRS = (
     Pair(
-        "resnet50-numworkers0-A-v100.json.gz", "resnet50-numworkers4-A-v100.json.gz", "dataloader",
-        "ResNet-50 training, V100: four loader workers instead of none", "steps 2-6",
+        "resnet50-numworkers0-A-v100.json.gz", "resnet50-numworkers4-A-v100.json.gz", ("dataloader",),
+        "ResNet-50 training, V100: four loader workers instead of none", "2-6",
     ),
     Pair(
-        "memcpy-pageable-sync-a100-40g.json.gz", "memcpy-pinned-overlap-a100-40g.json.gz", "pinned-memory",
-        "copies to an A100: pinned and overlapped instead of pageable", "10 steps",
+        "memcpy-pageable-sync-a100-40g.json.gz", "memcpy-pinned-overlap-a100-40g.json.gz", ("h2d-pageable",),
+        "copies to an A100: pinned and overlapped instead of pageable", "2-10",
     ),
     Pair(
-        "cs336-2.7B-eager-fp32-a100-80g.sqlite", "cs336-2.7B-compile-reduce-overhead-a100-80g.sqlite", "cuda-graphs",
-        "2.7 B model, A100: compiled with CUDA graphs instead of eager", "10 iterations",
+        "memcpy-pageable-nonblocking-a100-40g.json.gz", "memcpy-pinned-overlap-a100-40g.json.gz", ("h2d-pageable",),
+        "the same, from copies that were called non-blocking", "2-10",
+    ),
+    Pair(
+        "cs336-2.7B-eager-fp32-a100-80g.sqlite", "cs336-2.7B-compile-reduce-overhead-a100-80g.sqlite",
+        ("cuda-graphs", "fuse-elementwise"), "2.7 B model, A100: compiled with CUDA graphs instead of eager", "2-10",
     ),
 )  # fmt: skip
 
 
-def measure(pair: Pair, folder: Path) -> Result:
-    """The prediction and what came of it."""
-    view = view_of(pair.before, folder)
-    what = saving(view.graph, [FIXES[pair.fix]], view.window, view.index)
-    before, after = time_ms(view, pair), time_ms(view_of(pair.after, folder), pair)
-    low, high = (before * (1 - ns / what.wall_ns) for ns in (what.high_ns, what.low_ns))
-    return Result(pair, before, low, high, after)
+def measure(pair: Pair, folder: Path) -> tuple[Result, Result]:
+    """The prediction and what came of it: of a usual step, and of the whole window."""
+    a, b = view_of(pair.before, folder), view_of(pair.after, folder)
+    rules = {rule.id: rule for rule in find_rules()[0]}
+    claims = [claim for name in pair.rules for claim in claims_of(a, rules[name])[0] if not claim.unpriced]
+    what = together(a, alone(a, claims))
+    left = [1 - ns / what.wall_ns for ns in (what.high_ns, what.low_ns)]
+    return (
+        _result(f"{pair.what}; a step", usual_ms(a, pair), left, usual_ms(b, pair)),
+        _result(f"{pair.what}; the window", a.window.wall_ns / 1e6, left, b.window.wall_ns / 1e6),
+    )
+
+
+def _result(what: str, before: float, left: list[float], after: float) -> Result:
+    low, high = (before * share for share in left)
+    return Result(what, before, low, high, after)
 
 
 def view_of(name: str, folder: Path) -> DeviceWindow:
@@ -94,13 +109,10 @@ def view_of(name: str, folder: Path) -> DeviceWindow:
     return views(read(next(folder.rglob(name))), Request())[0][0]
 
 
-def time_ms(view: DeviceWindow, pair: Pair) -> float:
-    """What one step took: the median of those named, else the window by the count."""
-    if pair.unit.startswith("steps"):
-        first, last = map(int, pair.unit.split()[1].split("-"))
-        lengths = [step.end_ns - step.start_ns for step in view.steps]
-        return float(np.median(lengths[first - 1 : last])) / 1e6
-    return view.window.wall_ns / int(pair.unit.split()[0]) / 1e6
+def usual_ms(view: DeviceWindow, pair: Pair) -> float:
+    """The median of the steps that are compared."""
+    first, last = map(int, pair.usual.split("-"))
+    return float(np.median([step.end_ns - step.start_ns for step in view.steps][first - 1 : last])) / 1e6
 
 
 def unchanged(folder: Path) -> str:
@@ -131,11 +143,10 @@ def pairs(folder: Path) -> str:
         "| change | A ms | predicted B ms: low, middle, high | B ms | error of the middle |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    for pair in PAIRS:
-        found = measure(pair, folder)
+    for found in (result for pair in PAIRS for result in measure(pair, folder)):
         inside = "" if found.holds else ", outside"
         lines.append(
-            f"| {pair.what} | {found.before:.1f} | {found.low:.1f}, {found.middle:.1f}, {found.high:.1f} | "
+            f"| {found.what} | {found.before:.1f} | {found.low:.1f}, {found.middle:.1f}, {found.high:.1f} | "
             f"{found.after:.1f} | {percent(found.error, 1, '+')}{inside} |"
         )
     return "\n".join(lines)

@@ -59,7 +59,7 @@ def test_savings_together_are_never_more_than_the_wall(name: str, advised: Calla
 def test_the_text_shows_the_interval_the_grade_and_what_to_do(advised: Callable[[str], Advice]) -> None:
     text = render(advised("training-dataloader"), color=False, width=100)
     words = " ".join(text.split())
-    assert "1. The data loader does not keep up: saves 37.8 % to 47.2 %" in words
+    assert "1. The data loader does not keep up: saves 18.9 % to 47.2 %" in words
     assert "(assumed)" in words
     assert "Do: Batches are made in the training process" in words
     assert "Together:" in words

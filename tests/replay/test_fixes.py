@@ -70,7 +70,7 @@ def test_nothing_to_do_has_nothing_to_save() -> None:
         assert view.saving(fix).high_ns < 0.001 * view.window.wall_ns, fix.name
 
 
-def test_the_loader_keeps_a_fifth() -> None:
+def test_the_loader_keeps_a_part() -> None:
     view = viewed(simulate("training-dataloader"), window="gpu")
     what = view.saving(FIXES["dataloader"])
     assert what.low_ns == int(what.high_ns * LOADER_KEEPS)

@@ -157,8 +157,12 @@ def test_graphs_are_priced_where_launches_are_what_is_slow(recorded: tuple[Devic
 
 
 def test_pairs(folder: Path) -> None:
-    results = [measure(pair, folder) for pair in PAIRS]
-    assert sum(result.holds for result in results) >= 2
+    """Of the compiled model more than chains of kernels was fused: there it took less than was promised."""
+    results = [result for pair in PAIRS for result in measure(pair, folder)]
+    assert [result.what for result in results if not result.holds] == [
+        f"2.7 B model, A100: compiled with CUDA graphs instead of eager; {part}" for part in ("a step", "the window")
+    ]
     assert all(result.width <= 0.4 for result in results)
     assert all(abs(result.error) <= 0.21 for result in results)
-    assert [round(result.after, 1) for result in results] == [126.2, 30.8, 781.2]
+    assert [round(result.after, 1) for result in results[::2]] == [126.2, 30.8, 30.8, 781.1]
+    assert [round(result.after, 1) for result in results[1::2]] == [846.5, 307.7, 307.7, 7811.6]

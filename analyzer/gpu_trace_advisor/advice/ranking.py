@@ -30,6 +30,7 @@ from gpu_trace_advisor.units import percent
 LEADS = 0.05  # of the wall: a doubt about less of the recording does not come before what can be saved
 ANSWERS = 2  # a question about the largest loss comes first if it is about so many times what a saving gives
 OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
+CERTAIN = 0.9  # of what rests on assumptions: a replay in which both forms come to the same does not prove them
 GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
 
 
@@ -199,11 +200,13 @@ class _Applied:
             priced.walls = walls
             low, high = (now - wall for now, wall in zip(self.walls, walls, strict=True))
             alone = priced.alone[0] if priced.alone else low
-            low = behind(low, alone, self.promised) * priced.fix.low_share
-            bound = explained_ns(priced.claim)
+            high = min(high, explained_ns(priced.claim))
             if priced.claim.at_most_ns is not None:
-                bound = min(bound, priced.claim.at_most_ns)
-            priced.adds = int(min(low, high, bound)), int(min(high, bound))
+                high = min(high, priced.claim.at_most_ns)
+            low = min(behind(low, alone, self.promised), high) * priced.fix.low_share
+            if priced.fix.assumes:
+                low = min(low, CERTAIN * high)
+            priced.adds = int(low), int(high)
 
     def take(self, priced: Priced) -> None:
         self.saved = self.saved[0] + priced.adds[0], self.saved[1] + priced.adds[1]
