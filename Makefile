@@ -48,11 +48,12 @@ $(VENV)/.browser: $(INSTALLED)
 
 EXTRAS := $(VENV)-extras
 
-EXTRA_TESTS := tests/integrations tests/record tests/roofline/test_flop_counter.py tests/test_docs.py tests/test_docs_blocks.py
+EXTRA_TESTS := tests/integrations tests/record tests/test_docs.py tests/test_docs_blocks.py
 with_notebook := nbclient ipykernel
 
 check-extras: check-torch check-huggingface check-lightning check-mcp check-notebook ## PyTorch on the CPU, trainers, agents, notebooks: the tests that need them, each in an environment of its own
 
+check-torch: EXTRA_TESTS += tests/roofline/test_flop_counter.py # imports torch
 check-torch check-huggingface check-lightning: first := torch==2.13.0
 check-torch check-huggingface check-lightning check-mcp check-notebook: check-%:
 	@$(EXTRAS)/$*/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(EXTRAS)/$*

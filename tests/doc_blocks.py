@@ -138,7 +138,7 @@ class Block:
     def commands(self) -> list[str]:
         """Of a shell block, with what a backslash continues."""
         joined = self.code.replace("\\\n", " ")
-        return [line for line in joined.splitlines() if line.strip()]
+        return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
 
     @cached_property
     def needs(self) -> str:

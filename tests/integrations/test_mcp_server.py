@@ -276,6 +276,13 @@ def test_the_skill_s_recording_is_one_that_can_be_read(tmp_path: Path) -> None:
     assert sum(name.startswith("ProfilerStep#") for name in trace.names) == 5
 
 
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["-V"])
+    assert end.value.code == 0
+    assert re.fullmatch(r"advise-mcp \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--root", str(tmp_path / "missing")]) == 2
     assert capsys.readouterr().err.startswith("advise-mcp: ")

@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import gpu_trace_advisor
 import pytest
 
 
@@ -100,8 +101,8 @@ def test_a_failure_is_a_warning_and_training_goes_on(tmp_path: Path, quiet: None
     assert trainer.state.global_step == 5
 
 
-def lightning(tmp_path: Path, callback: Any, *, fails_at: int = -1) -> None:
-    """A trainer of Lightning on a small module; its training fails at a batch."""
+def lightning(tmp_path: Path, callback: Any, *, fails_at: int = -1, batches: int = 1) -> None:
+    """A trainer of Lightning on a small module; its training fails at a batch. batches: whose gradients make a step."""
     import torch
     from lightning.pytorch import LightningModule, Trainer
 
@@ -121,6 +122,7 @@ def lightning(tmp_path: Path, callback: Any, *, fails_at: int = -1) -> None:
     trainer = Trainer(
         accelerator="cpu", max_steps=10, callbacks=[callback], logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=str(tmp_path),
+        accumulate_grad_batches=batches,
     )  # fmt: skip
     trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(64, 16), batch_size=4))
 
@@ -135,6 +137,17 @@ def test_lightning_leaves_trace_report_and_verdict(tmp_path: Path, quiet: None) 
         "rank0.pt.trace.json.gz", "rank0.pt.trace.txt", "rank0.pt.trace.html",
     }  # fmt: skip
     assert callback.verdict.startswith("No GPU work was recorded")
+
+
+@pytest.mark.lightning
+def test_a_step_of_lightning_is_one_of_the_optimizer(tmp_path: Path, quiet: None) -> None:
+    """With gradients of two batches summed up, three steps are six batches."""
+    from gpu_trace_advisor.integrations.lightning import EfficiencyCallback
+
+    lightning(tmp_path, EfficiencyCallback(tmp_path / "out", steps=3, warmup=2, html=False), batches=2)
+    names = list(gpu_trace_advisor.read(tmp_path / "out" / "rank0.pt.trace.json.gz").to_pandas()["name"])
+    assert sum(name.startswith("ProfilerStep#") for name in names) == 3
+    assert names.count("aten::addmm") == 6
 
 
 @pytest.mark.lightning

@@ -110,6 +110,19 @@ def test_the_files_that_the_server_writes_are_advised_on(
     assert told.out.startswith("GPU busy")
 
 
+def test_waiting_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def writes(handler: BaseHTTPRequestHandler) -> int:
+        (tmp_path / "rank0.json").write_bytes(b"")
+        return 200
+
+    monkeypatch.setattr("gpu_trace_advisor.record.server.TELL_SECONDS", 1.0)
+    with standing_in(start_profile=fine, stop_profile=writes) as (url, _):
+        record(url, tmp_path)
+    said = capsys.readouterr().err
+    assert "the server writes its files, which may take minutes (at most 6 s)" in said
+    assert said.count(f"waiting for files in {tmp_path}: 1 so far, 0.0 MB") in (4, 5)
+
+
 def broken(handler: BaseHTTPRequestHandler) -> int:
     handler.connection.close()
     return 0

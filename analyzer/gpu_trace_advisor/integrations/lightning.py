@@ -22,13 +22,17 @@ class EfficiencyCallback(Callback):  # type: ignore[misc, unused-ignore]
         self, folder: str | Path, *, steps: int = 5, warmup: int = 3, ranks: str = "zero", html: bool = True
     ) -> None:
         self.verdict = ""
+        self._steps = 0
         self._recording = WarmSteps(folder, steps, warmup, ranks, html, self._tell)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._steps = trainer.global_step
         self._recording.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
-        self._recording.step_ended()
+        if trainer.global_step != self._steps:  # of the batches whose gradients are summed up, the last
+            self._steps = trainer.global_step
+            self._recording.step_ended()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._recording.end()

@@ -25,6 +25,7 @@ from gpu_trace_advisor.ingest import TRACE_NAMES
 START_SECONDS = 60.0  # for the server to start its profiler
 QUIET_SECONDS = 2.0  # without a change of size, and a file is whole
 LOOK_SECONDS = 0.25
+TELL_SECONDS = 10.0
 HOW = (
     """start vLLM with --profiler-config '{"profiler": "torch", "torch_profiler_dir": "FOLDER"}' (before 0.13: with """
     "VLLM_TORCH_PROFILER_DIR=FOLDER in its environment); SGLang needs nothing"
@@ -61,7 +62,7 @@ def record_server(
         time.sleep(seconds)
     except KeyboardInterrupt:  # ends the recording early; a second one ends this program
         tell("interrupted: what was recorded until now is kept")
-    tell("stopping the profiler; the server writes its files")
+    tell(f"stopping the profiler; the server writes its files, which may take minutes (at most {patience:g} s)")
     _post(url, "stop_profile", patience)
     return _written(folder, before, patience, tell)
 
@@ -132,12 +133,17 @@ def _recordings(folder: Path) -> dict[Path, tuple[int, int]]:
 def _written(folder: Path, before: dict[Path, tuple[int, int]], patience: float, tell: Tell) -> list[Path]:
     """The new recordings, once none has changed for a while."""
     deadline, since, last = time.monotonic() + patience, time.monotonic(), dict[Path, tuple[int, int]]()
+    told = since
     while time.monotonic() < deadline:
         new = {path: state for path, state in _recordings(folder).items() if before.get(path) != state}
         if new != last:
             since, last = time.monotonic(), new
         if new and time.monotonic() - since >= QUIET_SECONDS and all(size for size, _ in new.values()):
             return sorted(new)
+        if time.monotonic() - told >= TELL_SECONDS:
+            told = time.monotonic()
+            written = sum(size for size, _ in new.values())
+            tell(f"waiting for files in {folder}: {len(new)} so far, {written / 1e6:,.1f} MB")
         time.sleep(LOOK_SECONDS)
     if last:
         tell("the files still change; what is there is read")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpu_trace_advisor.cli import version
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
 from gpu_trace_advisor.integrations.mcp_server.skill import install_skill
@@ -22,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument(
         "--install-skill", metavar="DIR", type=Path, help="write SKILL.md for agents into a folder, and stop"
     )
+    p.add_argument("-V", "--version", action="version", version=f"advise-mcp {version()}")
     options = p.parse_args(argv)
     try:
         if options.install_skill:
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AdviseError, OSError) as error:
         print(f"advise-mcp: {error}", file=sys.stderr)
         return 2
+    if sys.stdin.isatty():
+        print("advise-mcp: a coding agent starts this command and talks to it; Ctrl-C ends it", file=sys.stderr)
     build(folders).run("stdio")
     return 0
 
