@@ -34,8 +34,6 @@ HOPPER = (9, 0)
         "tvi-idea-fa4",
     ),
     needs=("hardware",),
-    phases=("training", "prefill"),
-    because="tvi-matrix-flash",
     fires=(
         """
         step |..................
@@ -128,13 +126,12 @@ HOPPER = (9, 0)
         step |..................
         host a.b.c.S===========
         s7   ..aaabbbbbbccc.....
-        a: aten::bmm [32,2048,128]x[32,128,2048] bf16
-        b: aten::_softmax [32,2048,2048] bf16
-        c: aten::bmm [32,2048,2048]x[32,2048,128] bf16
+        a: aten::bmm [512,1,128]x[512,128,8192] bf16
+        b: aten::_softmax [512,1,8192] bf16
+        c: aten::bmm [512,1,8192]x[512,8192,128] bf16
         repeat: 3
         scale: 100us
         device: H100 SXM
-        phase: decode
         """,
             "Decode has one query: another kernel helps there.",
         ),

@@ -3,8 +3,9 @@ from collections.abc import Iterator
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit import wall_time
+from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
-from gpu_trace_advisor.units import percent, share
+from gpu_trace_advisor.units import duration, percent, share
 
 BUSY = 0.95  # of the wall in kernels: what is left between them is worth no rule
 TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be said about the rest
@@ -37,8 +38,6 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         """,
             "Busy, but nothing is known of the device: the timeline has nothing to gain, the kernels may have.",
         ),
-    ),
-    quiet=(
         case(
             """
         step |...................
@@ -50,8 +49,10 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         repeat: 4
         scale: 600us
         """,
-            "As busy, but the kernels are far from their roofline.",
+            "As busy, but the kernels are far from their roofline, and no rule says why.",
         ),
+    ),
+    quiet=(
         case(
             """
         step |.......................................
@@ -64,6 +65,19 @@ TOLD = 0.5  # of the kernels' time whose work is known: from less nothing can be
         scale: 150us
         """,
             "As good, but idle half of the time.",
+        ),
+        case(
+            """
+        step |...................
+        host a.b.a.b.a.b.a.b.S=
+        s7   .a.b.a.b.a.b.a.b...
+        a: aten::mm [4096,4096]x[4096,4096] bf16
+        b: aten::mm [4096,4096]x[4096,4096] bf16
+        device: H100 SXM
+        repeat: 4
+        scale: 150us
+        """,
+            "Idle between all kernels.",
         ),
         case(
             """
@@ -90,7 +104,8 @@ def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:
     How to verify: compare with the peak that --hardware assumes, and with a second recording. Where the kernels' work is not
     known, record shapes (`record_shapes=True`), or look inside them with a kernel profiler.
 
-    When it must not fire: the device idles or copies, or kernels are far from their roofline.
+    When it must not fire: the device idles or copies, or another rule speaks. Where kernels are far from their roofline and
+    none does, it says which of them is furthest.
     """
     window = view.window
     wall, busy = window.wall_ns, view.causes.get("unmodelled", 0)
@@ -104,6 +119,7 @@ def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:
         yield _unknown(view, busy, known)
         return
     if ideal < good * known:
+        yield from _inside(view, busy, ideal, known)
         return
     yield Claim(
         message=f"Kernels run {share(busy, wall)} of the wall, and their work alone needs "
@@ -141,4 +157,25 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
         evidence=(Evidence("kernels", len(view.operations), busy),),
         formula=f"kernels {busy / 1e6:,.3f} ms of {view.window.wall_ns / 1e6:,.3f} ms",
         unpriced="there is nothing to save on the timeline",
+    )
+
+
+def _inside(view: DeviceWindow, busy: int, ideal: int, known: int) -> Iterator[Claim]:
+    """Kernels are far from what the device can do, and no rule says why: which of them to look into."""
+    table = view.kernel_table
+    lost = max(table.ranked, key=lambda at: table.rows[at].above_ns or 0, default=None)
+    row = None if lost is None else table.rows[lost]
+    if lost is None or row is None or not row.above_ns:
+        return
+    yield Claim(
+        title="What there is to gain lies inside the kernels",
+        message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall, and their work needs {share(ideal, known)} of that "
+        f"time at the device's peaks. Most above what can be reached is {row.operator} {row.shape} {row.dtype}: "
+        f"{duration(row.above_ns)} of {duration(row.ns)}; no rule knows why.",
+        ns=row.ns,
+        how="Try another kernel for it (torch.compile, another library or layout), or look inside it with a kernel profiler.",
+        evidence=(of_operations(view, table.operations(lost), f"{row.operator} {row.shape}"),),
+        formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
+        grade="modelled",
+        unpriced="whether a faster kernel exists is not known",
     )
