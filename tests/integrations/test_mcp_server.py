@@ -125,6 +125,9 @@ def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) 
             assert "numbered from 1" in await refused(agent, "finding", recording="recording-1", number=99)
             assert "numbered from 0" in await refused(agent, "causes", recording="recording-1", device=7)
             assert "expected time, calls, name" in await refused(agent, "kernels", recording="recording-1", sort="x")
+            assert "name at least one" in await refused(agent, "what_if", recording="recording-1", rules=" ,")
+            error = await refused(agent, "open_recording", path="before.json.gz", steps="x")
+            assert "steps x: expected numbers and ranges" in error and "--" not in error
             assert "no rule nothing" in await refused(agent, "explain", name="nothing")
             assert "expected training" in await refused(
                 agent, "open_recording", path="before.json.gz", phase="sleeping"
@@ -232,8 +235,12 @@ def test_calls_at_once_and_calls_that_are_given_up(folder: Path) -> None:
 def test_the_folders_of_a_server(folder: Path) -> None:
     folders = Folders([folder])
     assert folders.recordings("before.json.gz") == [str(folder.resolve() / "before.json.gz")]
-    with pytest.raises(BadUsage, match="outside"):
-        folders.recordings(".")  # one of its recordings is a link out
+    with pytest.raises(BadUsage, match=r"link\.json\.gz is a link that leads outside"):
+        folders.recordings(".")
+    (folder / "link.json.gz").rename(folder / "data")  # which is no recording, and not read
+    assert len(folders.recordings(".")) == 2
+    (folder / "other.json.gz").symlink_to("before.json.gz")
+    assert len(folders.recordings(".")) == 3
     for path in ("../missing.json", "/etc/no such file"):  # nor is it said whether it is there
         with pytest.raises(BadUsage, match="outside"):
             folders.existing(path)

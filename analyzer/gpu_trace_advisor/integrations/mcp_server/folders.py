@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpu_trace_advisor.errors import BadUsage
-from gpu_trace_advisor.ingest import find_traces
+from gpu_trace_advisor.ingest import TRACE_NAMES, find_traces
+
+READ = (*TRACE_NAMES, ".parquet")
+"""How the files end that are read of a folder."""
 
 MADE_BY = b"Made by <code>advise</code>"
 """What stands at the end of every report."""
@@ -41,9 +44,11 @@ class Folders:
                 found = place.resolve(strict=True)
             except (OSError, RuntimeError, ValueError):
                 continue
-            if self._holds(found) and (not read or self._closed(found)):
+            if self._holds(found):
                 if not (found.is_file() or found.is_dir()):  # a pipe would keep its reader waiting
                     raise BadUsage(f"{path}: neither a file nor a folder")
+                if read and (link := self._leads_out(found)):
+                    raise BadUsage(f"{path}: {link.name} is a link that leads outside the folders of this server")
                 return found
             outside = True
         raise BadUsage(
@@ -74,10 +79,11 @@ class Folders:
             raise BadUsage(f"{path}: something else lies there; name another file")
         return place
 
-    def _closed(self, found: Path) -> bool:
-        """No link inside leads out of the folders."""
-        links = (one for one in found.rglob("*") if one.is_symlink()) if found.is_dir() else ()
-        return all(self._holds(link.resolve()) for link in links)
+    def _leads_out(self, found: Path) -> Path | None:
+        """Of a folder's recordings, the first that is a link out of the folders."""
+        inside = sorted(found.iterdir()) if found.is_dir() else []
+        links = (one for one in inside if one.name.endswith(READ) and one.is_symlink())
+        return next((link for link in links if not self._holds(link.resolve())), None)
 
     def _holds(self, path: Path) -> bool:
         return any(path.is_relative_to(root) for root in self.roots)

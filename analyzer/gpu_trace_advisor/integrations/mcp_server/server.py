@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ other tools take its answer's name. Times are wall time of the window; each numb
 says. Savings come from replaying the timeline."""
 MOST_OPEN = 16
 LONGEST_ERROR = 1_000  # characters
+OPTION = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,8 @@ async def in_thread(work: Callable[[], str]) -> str:
 
 
 def _short(text: str) -> str:
-    """One line that is no longer than an error need be, whatever it quotes."""
-    line = clean(text)
+    """One line that is no longer than an error need be, whatever it quotes, with options by the names that tools have."""
+    line = OPTION.sub(lambda option: option[1].replace("-", "_"), clean(text))
     return line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]}…"
 
 
@@ -200,6 +202,8 @@ def build(folders: Folders) -> MCPServer[Any]:
 
         def work() -> str:
             opened = recordings[recording]
+            if not rules.strip(" ,"):
+                raise BadUsage("rules: name at least one, as list_findings has them in brackets")
             request = replace(opened.request, what_if=rules)
             return answers.fitted(answers.what_if(analysed(opened.places, request)), more)
 
