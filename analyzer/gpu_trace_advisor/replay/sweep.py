@@ -50,13 +50,27 @@ def wall_ns(done: Replay, window: Window, device: int) -> int:
     """How long the window of one device (index into the graph's timelines) lasts in a replay.
 
     `gpu`: from its first operation to the end of its last. Any other window: from where its start has moved to where its
-    end has, and not before the operations that ran in it are done.
+    end has, and not before the operations that ran in it are done. It begins behind the operations that ended before it,
+    however far ahead of them the host has come: what is queued before a window is none of its time.
     """
     first, last = _spanned(done, window, device)
     if window.kind == "gpu":
         return last - first
     start, end = moved(done, window.start_ns, device), moved(done, window.end_ns, device)
+    start = max(start, _queued(done, window, device))
     return max(end, last, start) - start
+
+
+def _queued(done: Replay, window: Window, device: int) -> int:
+    """Last end in a replay of the operations of this device that ended by the window's start; the recording's start where
+    there are none."""
+    graph, last = done.graph, [done.graph.trace.origin_ns]
+    for part in blocks(len(graph.row)):
+        mine = (graph.device[part] == device) & (graph.trace.end_ns[graph.row[part]] <= window.start_ns)
+        at = np.flatnonzero(mine) + part.start
+        if len(at):
+            last.append(int((done.time_ns[graph.operation_point[at]] + graph.duration_ns[at]).max()))
+    return max(last)
 
 
 def _spanned(done: Replay, window: Window, device: int) -> tuple[int, int]:
