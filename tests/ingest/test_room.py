@@ -1,14 +1,17 @@
 """Input that is made to fill the memory is refused by name, before it is held; names are bounded."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest import read
-from gpu_trace_advisor.ingest.chrome.reader import read_events
+from gpu_trace_advisor.ingest.chrome.reader import read_all, read_events
+from gpu_trace_advisor.ingest.kineto import to_trace
 from gpu_trace_advisor.ingest.room import LONGEST_NAME, MOST_NAMES, OTHERS, check_room
 
 SIZE = 12_000_000
@@ -92,3 +95,30 @@ def test_names_beyond_the_most_are_one(tmp_path: Path) -> None:
         f"k{MOST_NAMES - 1}", OTHERS, OTHERS, OTHERS,
     ]  # fmt: skip
     assert [(note.code, note.count) for note in trace.health] == [("left-out", 3)]
+
+
+@pytest.mark.parametrize("reader", [read_events, read_all])
+@pytest.mark.parametrize("spelt", ["[" + "1," * 700_000 + "1]", "[" * 300 + "1" + "]" * 300, "[1, 2]"])
+def test_lists_that_are_left_out_are_counted(spelt: str, reader: Any, tmp_path: Path) -> None:
+    one = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":1,"args":{"grid":%s}}'
+    path = tmp_path / "a.json"
+    path.write_text('{"traceEvents":[' + ",".join(one % (2 * i, spelt) for i in range(2)) + "]}")
+    trace = to_trace(reader(path), path)
+    kept = len(spelt) < 1000
+    assert [(note.code, note.count) for note in trace.health] == ([] if kept else [("left-out", 2)])
+    grids = trace.texts["grid"]
+    assert [trace.strings[code] for code in grids.values.tolist()] == [spelt if kept else ""] * 2
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
+def test_what_no_event_ends_in_is_refused_before_it_is_held(tmp_path: Path) -> None:
+    """Random bytes behind a first event."""
+    path = tmp_path / "random.json"
+    event = b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":1}'
+    path.write_bytes(b'{"traceEvents":[' + event + b"," + random.Random(1).randbytes(40_000_000))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True, timeout=300
+    )
+    told, _, peak = done.stdout.strip().rpartition("\n")
+    assert int(peak) <= 1.5 * path.stat().st_size + 300e6
+    assert told.startswith(str(path))

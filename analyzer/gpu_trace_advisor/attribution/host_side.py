@@ -87,12 +87,13 @@ def _claim(
     if not len(left.start):
         return left, claimed
     wanted = threads[left.left]
-    rest = []
-    for thread in ascending(wanted).tolist():
-        everything = np.flatnonzero(wanted == thread)
-        if thread not in segments:
-            rest.append(Overlaps(*(column[everything] for column in left)))
-            continue
+    known = np.isin(wanted, np.array(list(segments), np.int64))
+    rest = [Overlaps(*(column[~known] for column in left))]
+    by_thread = where(known)
+    by_thread = by_thread[np.argsort(wanted[by_thread], kind="stable")]
+    present = ascending(wanted[by_thread])
+    bounds = np.searchsorted(wanted[by_thread], present)
+    for thread, everything in zip(present.tolist(), np.split(by_thread, bounds[1:]), strict=False):
         for first in range(0, len(everything), GAPS_AT_ONCE):
             mine = everything[first : first + GAPS_AT_ONCE]
             parts = Intervals(left.start[mine], left.end[mine])

@@ -109,10 +109,13 @@ def _handovers(host: Host, calls: HostCalls, since: Int64) -> tuple[Int64, Int64
     giver, woken = np.full(len(calls.row), NONE, np.int64), calls.start.copy()
     by_start = np.argsort(calls.start, kind="stable")
     trace_start, trace_end = host.trace.origin_ns, int(host.trace.end_ns.max())
-    for thread in np.flatnonzero(np.bincount(calls.thread)).tolist():
-        mine = np.flatnonzero((calls.thread == thread) & (calls.start - since > HANDOVER_HOLE_NS))
+    for thread in host.segments:  # few, however many there are
+        first, last = np.searchsorted(calls.thread, (thread, thread + 1))
+        mine = first + np.flatnonzero(calls.start[first:last] - since[first:last] > HANDOVER_HOLE_NS)
+        if not len(mine):
+            continue
         others = by_start[calls.thread[by_start] != thread]
-        if not len(mine) or not len(others) or thread not in host.segments:
+        if not len(others):
             continue
         segments = host.segments[thread]
         active = segments.where((segments.doing != HostActivity.WAITING) & (segments.doing != HostActivity.RANGE)).span

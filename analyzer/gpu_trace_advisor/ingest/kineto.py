@@ -15,6 +15,7 @@ from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.errors import UnreadableTrace
 from gpu_trace_advisor.ingest.assemble import Rows, assemble, rank_in_name
 from gpu_trace_advisor.ingest.raw_events import MISSING, RawEvents
+from gpu_trace_advisor.ingest.room import LEFT_OUT, LONGEST_VALUE
 from gpu_trace_advisor.trace.model import (
     FIRST_OPERATION,
     LAST_OPERATION,
@@ -70,6 +71,7 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
     Raises UnreadableTrace when all its events are of another program.
     """
     notes = [Note(code, _damage(raw, code), count) for code, count in raw.notes.items()]
+    _note_left_out(raw, notes)
     memory, names = _memory(raw), _thread_names(raw)
     used = _used(raw)
     kind = _kinds(raw, used)
@@ -130,6 +132,17 @@ def to_trace(raw: RawEvents, path: Path) -> Trace:
         captured_ns=captured,
         notes=notes,
     )
+
+
+def _note_left_out(raw: RawEvents, notes: list[Note]) -> None:
+    """Count the arguments that a reader did not keep, and leave nothing in their place."""
+    if LEFT_OUT not in raw.strings:
+        return
+    code = raw.strings.index(LEFT_OUT)
+    if count := sum(int((codes == code).sum()) for _, codes in raw.texts.values()):
+        raw.strings[code] = ""
+        told = f"lists among the arguments are left out: longer than {LONGEST_VALUE >> 20} MiB, or nested too deeply"
+        notes.append(Note("left-out", told, count))
 
 
 def _of_another_program(raw: RawEvents, used: Int64) -> str:

@@ -20,6 +20,8 @@ LONGEST_NAME = 1 << 16
 """Characters of a name; those of kernels made of nested templates reach a few thousand."""
 LONGEST_VALUE = 1 << 20
 """Bytes of a list among the arguments of one event; longer ones are taken for none."""
+LEFT_OUT = "(too long or too deep)"
+"""What stands for such a list until they are counted."""
 MOST_NAMES = 100_000
 """Names of one recording that are told apart; those with most numbers in them reach some thousands."""
 OTHERS = "(other names)"

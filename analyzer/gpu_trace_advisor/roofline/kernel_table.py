@@ -28,6 +28,7 @@ from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.trace.lookup import distinct_rows
 from gpu_trace_advisor.trace.model import NONE, Index, Int64
 
+MISSING_KEPT = 200  # of the kernels whose work is not known
 JUDGED_NS = 20_000  # shorter kernels are mostly launch and ramp
 CALLS = 3  # of a kernel that shows what can be reached
 CACHES = 4  # times the last-level cache: fewer bytes may not come from memory
@@ -370,7 +371,7 @@ class Kernels:
 
     @cached_property
     def missing(self) -> list[Missing]:
-        """Kernels whose work is not known, most time first."""
+        """Kernels whose work is not known, most time first: the first of them."""
         timeline, costs = self.model.timeline, self.model.costs
         unknown = (costs.kind[self.on] == NONE) & ~costs.of(costs.helps, self.on)
         on, share = self.on[unknown], self.share[unknown]
@@ -379,12 +380,16 @@ class Kernels:
         trace, operator = timeline.trace, costs.operator[on]
         code = np.where(operator != NONE, trace.name_code[operator], NONE)
         pairs, which = distinct_rows([code, trace.name_code[timeline.row[on]]])
-        calls, ns = np.bincount(which), np.bincount(which, share)
-        found = [
-            Missing(trace.names[a] if a != NONE else "", readable(trace.names[b]), int(count), int(time))
-            for (a, b), count, time in zip(pairs, calls, ns, strict=True)
+        calls, ns = np.bincount(which), np.bincount(which, share).astype(np.int64)
+        return [
+            Missing(
+                trace.names[pairs[i][0]] if pairs[i][0] != NONE else "",
+                readable(trace.names[pairs[i][1]]),
+                int(calls[i]),
+                int(ns[i]),
+            )
+            for i in np.argsort(-ns, kind="stable")[:MISSING_KEPT].tolist()
         ]
-        return sorted(found, key=lambda one: -one.ns)
 
 
 class _Measured(NamedTuple):

@@ -17,7 +17,7 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.compact import constant
 from gpu_trace_advisor.timelines.device import Timeline
 from gpu_trace_advisor.timelines.repetition import ENOUGH, first_period, period, signatures
-from gpu_trace_advisor.timelines.steps import FAR, Step, cut, marker_rows, outermost, step_of_operation
+from gpu_trace_advisor.timelines.steps import FAR, MOST_STEPS, Step, cut, marker_rows, outermost, step_of_operation
 from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind
 
 OPTIMIZER = re.compile(r"Optimizer\.step#")
@@ -134,7 +134,7 @@ def _cut_at(timeline: Timeline, bounds: _Bounds) -> Inferred | None:
     rest = len(counts) - whole if bounds.first_open else 0
     begun = begun[rest : rest + whole : together]
     done = done[rest + together - 1 : rest + whole : together]
-    if len(begun) < ENOUGH:
+    if not ENOUGH <= len(begun) <= MOST_STEPS:
         return None
     of_step = step_of_operation(timeline, begun, done)
     counts = np.bincount(of_step + 1, minlength=len(begun) + 1)[1:]
@@ -173,7 +173,8 @@ def _by_sequence(timeline: Timeline) -> Inferred | None:
     heads = order[first : first + count * length : length]
     ahead = order[first + length - 1 : first + count * length : length]
     replays = timeline.linked[heads[1:]] & (timeline.launch[heads[1:]] == timeline.launch[ahead[:-1]])
-    if count < ENOUGH or replays.any():  # what repeats inside one launch of a graph is a layer
+    # What repeats inside one launch of a graph is a layer, and what repeats so often is a loop inside one.
+    if not ENOUGH <= count <= MOST_STEPS or replays.any():
         return None
     of_step = np.full(len(timeline.row), NONE, np.int32)
     of_step[order[first : first + count * length]] = np.repeat(np.arange(count), length)

@@ -20,6 +20,7 @@ from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind, Trace
 # A family of markers is used alone: the first one that marks device work.
 MARKERS = (STEP, ENGINE_STEP)
 FAR = np.iinfo(np.int64).max
+MOST_STEPS = 100_000
 WARM_UP_RATIO = 1.5  # a first step longer than this times the median of the others may be warm-up
 
 
@@ -89,13 +90,17 @@ def find_steps(timeline: Timeline, chosen: re.Pattern[str] | None = None) -> tup
         used = ascending(of_marker[of_marker != NONE])
         if not len(used):
             continue
+        used = used[: MOST_STEPS + 1]
         place = np.full(len(rows) + 1, NONE, np.int32)
         place[used] = np.arange(len(used))
         of_step = place[of_marker]
         markers = rows[used]
         names = [timeline.trace.label(marker) for marker in markers.tolist()]
         begun, done = timeline.trace.start_ns[markers], timeline.trace.end_ns[markers]
-        return cut(timeline, names, begun, done, of_step), of_step
+        steps = cut(timeline, names, begun, done, of_step)
+        if len(steps) > MOST_STEPS:
+            steps[-1] = steps[-1].without(f"beyond the first {MOST_STEPS:,} steps, as all that follow")
+        return steps, of_step
     return [], constant(NONE, len(timeline.row), np.int32)
 
 

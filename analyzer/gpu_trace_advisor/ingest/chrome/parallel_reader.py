@@ -41,7 +41,7 @@ from gpu_trace_advisor.ingest.chrome.reader import (
 from gpu_trace_advisor.ingest.chrome.repair import Cut, repair
 from gpu_trace_advisor.ingest.chrome.text_file import HeldText, TextFile
 from gpu_trace_advisor.ingest.raw_events import INTEGERS, TEXTS, RawEvents
-from gpu_trace_advisor.ingest.room import LONGEST_VALUE, as_objects, check_room
+from gpu_trace_advisor.ingest.room import LEFT_OUT, LONGEST_VALUE, SMALL, as_objects, check_room
 from gpu_trace_advisor.runtime.heap import give_back
 
 CHUNK = 4 << 20
@@ -439,6 +439,8 @@ class _Reader:
                 self.rest_base = chunk.base + chunk.position
                 if len(self.rest) > _JOINED:
                     raise _CannotCope
+                if len(self.rest) > SMALL:  # no event ends in all of it
+                    check_room(self.file.path, chunk.base + chunk.end, as_objects(self.rest), self.limit)
         chunk.buffer = None
         if len(buffer) == self.chunk_size + PADDING:
             self.free.append(buffer)
@@ -592,7 +594,7 @@ _INTEGER_LISTS = re.compile(rb"(?:\[(?=[\[\]0-9-])|\](?=,|\]|\Z)|-?(?:0|[1-9][0-
 def _decoded(data: bytes, kind: int) -> tuple[str, bool]:
     """A string of a pool as text, and whether it was damaged."""
     if kind == VALUE and len(data) > LONGEST_VALUE:
-        return "", False
+        return LEFT_OUT, False
     if kind == VALUE and _INTEGER_LISTS.fullmatch(data):
         return data.decode(), False
     text = data.decode("utf-8", "surrogateescape")

@@ -270,9 +270,9 @@ class _RawTexts(dict[str, int]):
             key = repr(value)
             code = self.get(key)
             if code is None:
-                self[key] = code = self._pool[canonical(value) if len(key) <= room.LONGEST_VALUE else ""]
+                self[key] = code = self._pool[canonical(value) if len(key) <= room.LONGEST_VALUE else room.LEFT_OUT]
         except RecursionError:
-            return -1
+            return self._pool[room.LEFT_OUT]
         return code
 
 

@@ -64,7 +64,10 @@ def _lane(page: Page, lane: LaneChange) -> None:
             if timing is not None
         ]
         page.table(rows, ("", "before", "after", "change", "noise"))
-    causes = [replace(change, name=CAUSES[change.name].label) for change in lane.causes[:CAUSES_SHOWN]]
+    causes = [  # another version may have saved causes that this one does not know
+        replace(change, name=CAUSES[change.name].label) if change.name in CAUSES else change
+        for change in lane.causes[:CAUSES_SHOWN]
+    ]
     _changes(page, f"CAUSES  ms {unit}, mean", causes)
     _changes(page, f"KERNELS  ms {unit}, calls", lane.kernels[:KERNELS_SHOWN])
     if lane.counts:
