@@ -36,6 +36,7 @@ LATE_NAMED = 8
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
+SLOW_STAGE = 0.05  # of the wall that a stage of a pipeline works longer than the others
 SLOW_LINK = 1.5  # times as long as the same collective takes in sibling groups
 FEWEST_OF_A_GROUP = 3  # collectives that a link is judged by
 DRIFT_OF_ANOTHER = 2e-3  # no clock runs that much faster than another
@@ -169,8 +170,8 @@ def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment
     clocked = all(s.clock_ns is not None for s in summaries)
     if (
         not clocked and not symmetric[matched.key].any()
-    ):  # exchanges between two end together as well, only less sharply
-        symmetric[:] = True
+    ):  # exchanges between two end together as well, only less sharply, where it is known who they are
+        symmetric[:] = [kind not in POINT_TO_POINT or size == 2 or ">" in group for group, kind, size in matched.keys]
     at = np.flatnonzero(symmetric[matched.key])
     files = {name: i for i, name in enumerate(dict.fromkeys(s.local for s in summaries))}
     return align(
@@ -508,7 +509,22 @@ class _Comparison:
         walls = np.array([s.end_ns - s.start_ns for s in self.summaries], np.float64)
         share = float(np.mean(waiting / walls))
         expected = (stages - 1) / (micro + stages - 1)
-        return Pipeline(stages, micro, share, expected, int(np.mean(waiting) / steps))
+        return Pipeline(stages, micro, share, expected, int(np.mean(waiting) / steps), *self._slow_stage(steps))
+
+    def _slow_stage(self, steps: int) -> tuple[int | None, str, int]:
+        """The rank that does most beside communication, the phase in which it exceeds the others, and by how much a step."""
+        phases = np.array([s.phases_ns for s in self.summaries], np.int64)
+        for phase in ("communication", "unknown", "host"):  # what waits for others shows there, too
+            phases[:, PHASES.index(phase)] = 0
+        own = phases.sum(axis=1)
+        most = int(own.argmax())
+        others = np.arange(len(own)) != most
+        excess = phases[most] - np.median(phases[others], axis=0)
+        wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
+        if own[most] - float(np.median(own[others])) < SLOW_STAGE * wall:
+            return None, "", 0
+        at = int(excess.argmax())
+        return self.numbers[most], PHASES[at], int(excess[at] / steps)
 
     def _notes(self, skew_before: int) -> list[Note]:
         """What limits the comparison."""

@@ -218,6 +218,12 @@ class Pipeline:
     """(p - 1) / (m + p - 1)."""
     bubble_ns: int
     """Of one step, or of the window without steps; mean over ranks."""
+    slow_rank: int | None = None
+    """The rank of the stage that works longer than the others, so that they wait for it; None where they work alike."""
+    slow_phase: str = ""
+    """In which of PHASES it does."""
+    slow_ns: int = 0
+    """How much longer than the median of the others, of one step."""
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,12 @@ def lines(run: RankSet) -> Iterator[str]:
         yield (
             f"Pipeline of {p.stages} stages and {p.microbatches} microbatches: its ranks wait {percent(p.bubble)} of the time "
             f"for each other; (p − 1) / (m + p − 1) is {percent(p.expected)}."
+            + (
+                f" Rank {p.slow_rank}'s stage works {duration(p.slow_ns)} a step longer than the others ({p.slow_phase}): "
+                "they wait for it; give it fewer layers, or less else to do."
+                if p.slow_rank is not None
+                else ""
+            )
         )
     if run.step_range_ns is not None:
         low, high = run.step_range_ns
