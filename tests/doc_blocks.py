@@ -146,8 +146,10 @@ class Block:
         for mark in TRAINERS:
             if f"integrations.{mark}" in self.code:
                 return mark
-        if self.language == "python" and "def test_" not in self.code:
-            return "torch" if re.search(r"torch\.profiler|trace_handler|advisor\.record\(", self.code) else ""
+        if self.language == "python":
+            return (
+                "torch" if re.search(r"torch\.profiler|trace_handler|(advisor|efficiency)\.record\(", self.code) else ""
+            )
         return "torch" if re.search(r"advisor\.record (?!--server)", self.code) else ""
 
     @cached_property
