@@ -90,7 +90,7 @@ def measure(pair: Pair, folder: Path) -> tuple[Result, Result]:
     """The prediction and what came of it: of a usual step, and of the whole window."""
     a, b = view_of(pair.before, folder), view_of(pair.after, folder)
     rules = {rule.id: rule for rule in find_rules()[0]}
-    claims = [claim for name in pair.rules for claim in claims_of(a, rules[name])[0] if not claim.unpriced]
+    claims = [claim for name in pair.rules for claim in claims_of(a, rules[name])[0]]
     what = together(a, alone(a, claims))
     left = [1 - ns / what.wall_ns for ns in (what.high_ns, what.low_ns)]
     return (

@@ -619,6 +619,23 @@ def test_what_if_takes_rules_and_fixes(sample: Callable[[str], Path], capsys: py
     assert 0 < found["saving_ns"][0] <= found["saving_ns"][1]
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "fix", "why"),
+    [
+        ("eager-decode", ["--steps", "13-13"], "cuda-graphs", "nothing repeats in the window"),
+        ("cold-start", ["--window", "all"], "module-load", "a cold start, not the steady state"),
+        ("cold-start", ["--window", "all"], "cuda-graphs", "a cold start, not the steady state"),
+    ],
+)
+def test_what_no_finding_prices_has_no_price_in_what_if(
+    name: str, options: list[str], fix: str, why: str, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(sample(name)), *options, "--what-if", fix, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["what_if"][0]
+    assert found["saving_ns"] is None and found["fixes"] == []
+    assert why in found["refused"][0]["why"]
+
+
 @pytest.mark.parametrize(("name", "rules"), [("mlp-training", 2), ("training-dataloader", 3)])
 def test_what_if_all_findings_were_fixed_is_what_they_give_together(
     name: str, rules: int, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]

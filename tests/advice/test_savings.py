@@ -126,6 +126,17 @@ def test_windows_of_so_many_steps_save_the_same_a_step(wait: str, host: int, las
     assert min(each) > 0
 
 
+def test_what_if_saves_no_time_of_unknown_cause() -> None:
+    """In 3 ms before each operator nothing was recorded, and no fix by whatever name takes them away."""
+    wait, rest = "python 3000us", "python 1us"
+    trace = recording(simulate(language.parse(PERIODIC.format(wait=wait, host=9, last=rest), "holes")))
+    advice = advise_traces([trace], Request(what_if="host-work"))
+    (device,), (what,) = advice.devices, advice.what_if
+    unknown = sum(item.ns for item in device.attribution if item.cause == "host-unknown")
+    assert unknown > 0.6 * device.wall_ns
+    assert what.saving_ns is not None and what.saving_ns[1] <= device.wall_ns - unknown
+
+
 # Copies on a stream of their own run ahead of the window, and out of it: what that gives comes once, however many steps.
 AHEAD = ("copy-overlap",)
 

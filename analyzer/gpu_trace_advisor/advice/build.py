@@ -56,7 +56,7 @@ from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.reference.hardware import hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import WORTH, Claim, Rule
-from gpu_trace_advisor.rulekit.wall_time import settled
+from gpu_trace_advisor.rulekit.wall_time import settled, whole
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns, pick_steps
 from gpu_trace_advisor.trace.kernel_names import kernel_class
@@ -288,18 +288,21 @@ def _what_if(view: DeviceWindow, wanted: Sequence[Fix | Rule]) -> WhatIf:
 
 
 def any_of(view: DeviceWindow, fix: Fix) -> Claim:
-    """A plain fix as a claim: it may save whatever the replay says."""
-    return Claim(fix.title, "", ns=view.window.wall_ns, fix=fix)
+    """A plain fix as a claim: it may save whatever the replay says, but no time of unknown cause."""
+    return Claim(fix.title, "", named=whole(view), ns=view.window.wall_ns, fix=fix)
 
 
 def claims_of(view: DeviceWindow, rule: Rule) -> tuple[list[Claim], str | None]:
-    """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change."""
+    """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change, or no price."""
     _, why = unfit(rule, view) or ("", "")
     try:
         said = [] if why else [settled(view, checked(claim)) for claim in rule.check(view)]
     except Exception as error:  # somebody's own rule
         return [], f"the rule failed: {type(error).__name__}: {error}"
     found = [claim for claim in said if claim.fix]
+    if found and all(claim.unpriced for claim in found):
+        return [], found[0].unpriced
+    found = [claim for claim in found if not claim.unpriced]
     if not found and rule.id in FIXES:
         return [any_of(view, FIXES[rule.id])], None
     found = [claim for claim in found if claim.ns >= WORTH * view.window.wall_ns] or found
