@@ -378,6 +378,30 @@ def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None
     assert all(m.end_ns - m.start_ns - m.skew_ns == pytest.approx(400_000, abs=2_000) for m in run.meetings)
 
 
+@pytest.mark.parametrize("baseless", [(), (0, 1)], ids=["clocks", "no-clocks"])
+@pytest.mark.parametrize("named", [True, False], ids=["steps", "no-steps"])
+def test_a_recording_that_began_many_collectives_later(named: bool, baseless: tuple[int, ...], tmp_path: Path) -> None:
+    """Twenty collectives a step, without numbers; rank 0 lacks the first 27 of 100. Each comes 7 µs further from the one
+    before than that one, so that their distances alone tell which is which."""
+    passes = "".join(
+        f"  op aten::sort {100 + 7 * i}us\n  op c10d::allreduce_ 6us 2us:\n    collective reduce 400us 16MiB\n  sync stream=20\n"
+        for i in range(20)
+    )
+    body = "thread main:\n  op aten::empty 4us\n  steps 5 from=1:\n" + passes.replace("  ", "    ")
+    folder = write(simulate(parse(HEAD.format(ranks=2, extra="1ms") + body, "long")), tmp_path / "run", baseless=baseless)
+    for rank, gone in ((0, 27), (1, 0)):
+        path = folder / f"rank{rank}.json"
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        lost = [e for e in plain["traceEvents"] if "nccl" in e.get("name", "")][:gone]
+        plain["traceEvents"] = [
+            e for e in plain["traceEvents"] if e not in lost and (named or "ProfilerStep" not in e.get("name", ""))
+        ]
+        path.write_text(json.dumps(plain), encoding="utf-8")
+    run = run_of(folder)
+    assert run.matched == 73
+    assert all(m.end_ns - m.start_ns - m.skew_ns == pytest.approx(400_000, abs=2_000) for m in run.meetings)
+
+
 PIPELINE_RANK = {
     0: ["launch gemm", "collective pass 20us 1MiB name=sendrecv group=f01 ranks=0,1"],
     1: [

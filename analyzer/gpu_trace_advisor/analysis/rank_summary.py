@@ -13,7 +13,7 @@ from gpu_trace_advisor.trace.model import Trace
 
 STEPS_KEPT = 64
 COLLECTIVES_KEPT = 1 << 17  # of all ranks together: about 16 MiB
-FEWEST, MOST = 64, 2048  # of one rank
+FEWEST, MOST = 64, 1 << 14  # of one rank
 EPOCH_NS = 10**18  # a time above it (2001) counts from the Unix epoch although the recording does not say so
 
 

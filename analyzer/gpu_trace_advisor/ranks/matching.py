@@ -14,7 +14,8 @@ from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64
 
 SAME_STEPS = 0.05  # steps of a few collectives at the recording's ends may differ
-SHIFTS = 8  # a recording may have begun so many collectives earlier or later than another
+SHIFTS = 8  # so many collectives earlier or later are tried whatever steps and clocks say
+LIKELIEST = 4  # shifts by which most collectives would agree in time, tried too
 
 
 @dataclass(frozen=True)
@@ -131,27 +132,60 @@ def _shifts(rank: Int64, number: Int64, end: Int64, step: Int64, clocked: Bool, 
     ranks, counts = np.unique(rank, return_counts=True)
     reference = int(ranks[counts.argmax()])
     theirs = np.flatnonzero(rank == reference)
-    place = dict(zip(number[theirs].tolist(), theirs.tolist(), strict=True))
+    theirs = theirs[np.argsort(number[theirs], kind="stable")]
     added = np.zeros(len(rank), np.int64)
     for r in ranks.tolist():
         mine = np.flatnonzero(rank == r)
         if r == reference or len(mine) < 3:
             continue
+        by_clock = bool(clocked[r] and clocked[reference])
         best, least = 0, (np.inf, np.inf)
-        for shift in sorted(range(-SHIFTS * stride, SHIFTS * stride + 1, stride), key=abs):
-            pairs = [
-                (i, place[n + shift])
-                for i, n in zip(mine.tolist(), number[mine].tolist(), strict=True)
-                if n + shift in place
-            ]
-            if len(pairs) < max(3, len(mine) // 2):
+        tried = {*range(-SHIFTS * stride, SHIFTS * stride + 1, stride), *_by_steps(number, step, mine, theirs)}
+        tried |= _by_time(number, end, mine, theirs, by_clock)
+        for shift in sorted(tried, key=lambda n: (abs(n), n)):
+            at = np.minimum(np.searchsorted(number[theirs], number[mine] + shift), len(theirs) - 1)
+            there = number[theirs[at]] == number[mine] + shift
+            own, other = mine[there], theirs[at[there]]
+            if len(own) < max(3, len(mine) // 2):
                 continue
-            own, other = np.array(pairs).T
             apart = (end[other] - end[own]).astype(np.float64)
-            if not (clocked[r] and clocked[reference]):
+            if not by_clock:
                 apart -= np.median(apart)
             cost = float(np.mean(step[own] != step[other])), float(np.median(np.abs(apart)))
             if cost[0] < least[0] - SAME_STEPS or (cost[0] <= least[0] + SAME_STEPS and cost[1] < 0.5 * least[1]):
                 best, least = shift, cost
         added[mine] = best
     return added
+
+
+def _by_steps(number: Int64, step: Int64, mine: Int64, theirs: Int64) -> set[int]:
+    """Shifts that bring together the last collectives of steps of one number: a first step may be recorded in part."""
+    (own, last), (other, their_last) = (_last_of_steps(number[at], step[at]) for at in (mine, theirs))
+    _, here, there = np.intersect1d(own, other, assume_unique=True, return_indices=True)
+    return _commonest(their_last[there] - last[here])
+
+
+def _last_of_steps(number: Int64, step: Int64) -> tuple[Int64, Int64]:
+    """The steps that have numbers, and the last collective of each."""
+    steps = np.unique(step[step != NONE])
+    last = np.full(len(steps), np.iinfo(np.int64).min)
+    np.maximum.at(last, np.searchsorted(steps, step[step != NONE]), number[step != NONE])
+    return steps, last
+
+
+def _by_time(number: Int64, end: Int64, mine: Int64, theirs: Int64, by_clock: bool) -> set[int]:
+    """Shifts that bring together what ends at about one time; without clocks, what ends as long after the one before."""
+    own, other = (end[at][np.argsort(number[at], kind="stable")] for at in (mine, theirs))
+    numbers = np.sort(number[mine]), number[theirs]
+    if not by_clock:
+        own, other = np.diff(own), np.diff(other)
+        numbers = numbers[0][1:], numbers[1][1:]
+    order = np.argsort(other, kind="stable")
+    at = np.searchsorted(other[order], own).clip(1, len(order) - 1)
+    at -= own - other[order[at - 1]] < other[order[at]] - own
+    return _commonest(numbers[1][order[at]] - numbers[0])
+
+
+def _commonest(shifts: Int64) -> set[int]:
+    values, counts = np.unique(shifts, return_counts=True)
+    return set(values[np.argsort(-counts, kind="stable")[:LIKELIEST]].tolist())
