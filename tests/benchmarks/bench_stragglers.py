@@ -45,9 +45,10 @@ def arrivals(work: Work) -> tuple[Arrivals, int]:
 
 
 def accused(work: Work) -> set[int]:
-    """Ranks that are called late."""
+    """Ranks that are called late over steps; of a single one it is only told what happened."""
     found, wall = arrivals(work)
-    return {rank for late in late_ranks(found, late_ones(found), work.shape[2], wall) for rank in late.ranks}
+    late = late_ranks(found, late_ones(found), work.shape[2], wall)
+    return {rank for one in late if one.evidence.test != "far" for rank in one.ranks}
 
 
 Random = np.random.Generator
@@ -120,6 +121,29 @@ def nodes_that_wander(random: Random, shape: tuple[int, ...]) -> Work:
     return np.asarray(np.repeat(walk - walk.min(), 4, axis=1)[:, :ranks] + random.exponential(50_000, shape))
 
 
+def cauchy(random: Random, shape: tuple[int, ...]) -> Work:
+    return np.asarray(np.minimum(np.abs(random.standard_cauchy(shape)) * 100_000, 1e9))
+
+
+def every_fifth(random: Random, shape: tuple[int, ...]) -> Work:
+    """3 ms in every fifth step, on each rank in steps of its own."""
+    due = (np.arange(shape[0])[:, None] + random.integers(0, 5, shape[1])) % 5 == 0
+    return np.asarray(due * 3_000_000 + random.exponential(50_000, shape))
+
+
+def trends(random: Random, shape: tuple[int, ...]) -> Work:
+    """Up to some hundred microseconds more or less from the first step to the last, on each rank its own."""
+    load: Work = np.linspace(-1, 1, shape[0])[:, None] * random.normal(0, 400_000, shape[1]) + random.normal(
+        0, 100_000, shape
+    )
+    return np.asarray(load - load.min())
+
+
+def by_node_of_8(random: Random, shape: tuple[int, ...]) -> Work:
+    nodes: Work = random.exponential(500_000, (shape[0], -(-shape[1] // 8)))
+    return np.asarray(np.repeat(nodes, 8, axis=1)[:, : shape[1]] + random.exponential(50_000, shape))
+
+
 def own_load(steps: int, ranks: int, collectives: int = 14) -> Noise:
     """All kernels of a rank in a step take longer by one factor (15 % apart), as with sequences of its own lengths."""
 
@@ -155,6 +179,14 @@ EQUAL: dict[str, Noise] = {
     "8 ranks, 8 steps, 5 ms in one step of twenty": once_a_step(8, 8, rare),
     **{f"{ranks} ranks, 1 step with a load of their own": own_load(1, ranks) for ranks in (2, 4, 8, 64)},
     "8 ranks, 3 steps with loads of their own": own_load(3, 8),
+    **{
+        f"{ranks} ranks, 1 step, kernels ±2 %, 1 % take ten times as long": kernels(1, ranks, 0.02, 14, 0.01)
+        for ranks in (2, 4, 8, 16)
+    },
+    **{f"{ranks} ranks, 8 steps, Cauchy": once_a_step(8, ranks, cauchy) for ranks in (2, 8, 32)},
+    "4 ranks, 20 steps, collected garbage every 5 steps": once_a_step(20, 4, every_fifth),
+    "8 ranks, 10 steps, loads that grow or shrink": once_a_step(10, 8, trends),
+    "64 ranks, 10 steps, noise of nodes of 8": once_a_step(10, 64, by_node_of_8),
 }
 
 

@@ -378,6 +378,30 @@ def test_a_recording_that_began_later_is_matched_by_time(tmp_path: Path) -> None
     assert all(m.end_ns - m.start_ns - m.skew_ns == pytest.approx(400_000, abs=2_000) for m in run.meetings)
 
 
+@pytest.mark.parametrize("steps", [1, 8])
+def test_what_happens_once_is_told_with_its_cause_and_accuses_nobody(steps: int, tmp_path: Path) -> None:
+    """Before the second collective of the last step but two, or of the only one, rank 2 loads data for 5 ms."""
+    meet = "op c10d::allreduce_ 6us 2us:\n      collective reduce 400us 16MiB\n    " + (
+        "op aten::item 3us 1us:\n      copy d2h pinned 4B 1200ns\n      sync stream=7\n"
+    )
+    body = "  steps {n} from={first}:\n    loader 100us\n    " + meet + "    {once}" + meet
+    at = max(steps - 2, 1)
+    usual = body.format(n=steps - 3, first=1, once="") if steps > 1 else ""
+    late = body.format(n=1, first=at, once="rank 2:\n      loader 5ms\n    ")
+    after = body.format(n=2, first=at + 1, once="") if steps > 1 else ""
+    whole = HEAD.format(ranks=4, extra="1ms") + "thread main:\n  op aten::empty 4us\n" + usual + late + after
+    run = run_of(write(simulate(parse(whole, "once")), tmp_path / "run"))
+    assert not any(one.lasting for one in run.stragglers)
+    told = " ".join(lines(run))
+    if steps > 1:
+        (once,) = run.one_offs
+        assert (once.ranks, once.steps, once.times, once.phase) == ((2,), (at,), 1, "dataloader")
+        assert once.cost_ns == pytest.approx(5_000_000, rel=0.03) == once.phase_ns
+        assert f"Once, in step {at}, rank 2 comes" in told and "no straggler" in told and "turns" not in told
+    else:
+        assert "one step cannot tell" in told or "Once, in step 1, rank 2 comes" in told, told
+
+
 @pytest.mark.parametrize("baseless", [(), (0, 1)], ids=["clocks", "no-clocks"])
 @pytest.mark.parametrize("named", [True, False], ids=["steps", "no-steps"])
 def test_a_recording_that_began_many_collectives_later(named: bool, baseless: tuple[int, ...], tmp_path: Path) -> None:
@@ -388,7 +412,9 @@ def test_a_recording_that_began_many_collectives_later(named: bool, baseless: tu
         for i in range(20)
     )
     body = "thread main:\n  op aten::empty 4us\n  steps 5 from=1:\n" + passes.replace("  ", "    ")
-    folder = write(simulate(parse(HEAD.format(ranks=2, extra="1ms") + body, "long")), tmp_path / "run", baseless=baseless)
+    folder = write(
+        simulate(parse(HEAD.format(ranks=2, extra="1ms") + body, "long")), tmp_path / "run", baseless=baseless
+    )
     for rank, gone in ((0, 27), (1, 0)):
         path = folder / f"rank{rank}.json"
         plain = json.loads(path.read_text(encoding="utf-8"))

@@ -17,6 +17,7 @@ from gpu_trace_advisor.ranks.model import (
     PHASES,
     GroupRow,
     Meeting,
+    OneOff,
     Overlap,
     Pipeline,
     RankRow,
@@ -24,7 +25,7 @@ from gpu_trace_advisor.ranks.model import (
     RankSummary,
     Straggler,
 )
-from gpu_trace_advisor.ranks.stragglers import Arrivals, Late, LateRanks, late_ones, late_ranks
+from gpu_trace_advisor.ranks.stragglers import WORTH, Arrivals, Late, LateRanks, late_ones, late_ranks, occasions
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Note
 from gpu_trace_advisor.units import duration
@@ -33,6 +34,9 @@ MEETINGS_KEPT = 256
 ARRIVALS_KEPT = 64  # ranks up to which every arrival is kept
 RANKS_NAMED = 64
 LATE_NAMED = 8
+ONE_OFFS = 3  # shown
+UNUSUAL = 10  # times as late as the middle of all collectives waits
+SELDOM = 0.25  # of the steps: what happens in more of them is no one-off
 EXPLAINS = 0.6  # share of the lateness from which on a phase is its cause
 BUSY_PHASES = ("compute", "communication")
 SKEW_SHOWN = 0.01  # of the wall
@@ -306,6 +310,7 @@ class _Comparison:
             pipeline=self._pipeline(waiting),
             overlap=Overlap(None, int(np.median(moving)), "needs a replay of all ranks"),
             notes=(*self.numbered.notes, *self._notes(skew_before)),
+            one_offs=self._one_offs({r for one in found for r in one.ranks}, wall),
         )
 
     def _split(self) -> tuple[Int64, Int64]:
@@ -374,6 +379,48 @@ class _Comparison:
             p=late.evidence.p,
             test=late.evidence.test,
         )
+
+    def _one_offs(self, stragglers: set[int], wall: int) -> tuple[OneOff, ...]:
+        """What kept the others waiting once, or in few steps: far longer than is usual, and for 1 % of the wall or more."""
+        a, late = self.arrivals, self.late
+        charged = np.flatnonzero(a.charged)
+        if not len(charged):
+            return ()
+        least = max(WORTH * wall, UNUSUAL * float(np.median(late.cost_ns[charged])))
+        occasion = occasions(a)
+        dearest: dict[int, int] = {}  # of collectives that overlap the one that waits longest
+        for i in charged[late.cost_ns[charged] >= least].tolist():
+            before = dearest.setdefault(int(occasion[i]), i)
+            if late.cost_ns[i] > late.cost_ns[before]:
+                dearest[int(occasion[i])] = i
+        of_ranks: dict[tuple[int, ...], list[int]] = {}
+        for i in dearest.values():
+            if not stragglers & set(late.ranks[i]):
+                of_ranks.setdefault(late.ranks[i], []).append(i)
+        steps = a.step[a.first]
+        count = len(np.unique(steps[charged]))
+        found = []
+        for slow, at in of_ranks.items():
+            mine = sorted({int(steps[i]) for i in at} - {NONE})
+            if len(mine) <= max(1, SELDOM * count):
+                cost = int(late.cost_ns[at].sum())
+                phase, more = self._before(slow, at, cost)
+                numbers = tuple(self.numbers[r] for r in slow)
+                found.append(OneOff(numbers, tuple(mine), len(at), cost, phase, more))
+        return tuple(sorted(found, key=lambda one: (-one.cost_ns, one.ranks))[:ONE_OFFS])
+
+    def _before(self, slow: Sequence[int], at: Sequence[int], cost: int) -> tuple[str, int]:
+        """The phase before these collectives that took the late ranks longer than the others, and how much longer."""
+        a = self.arrivals
+        phases = self.matched.column(self.summaries, "phases_ns").reshape(-1, len(PHASES))
+        excess = np.zeros(len(PHASES))
+        for i in at:
+            of = slice(int(a.first[i]), int(a.first[i] + a.members[i]))
+            theirs = np.isin(a.rank[of], slow)
+            excess += phases[of][theirs].mean(axis=0) - np.median(phases[of][~theirs], axis=0)
+        excess[PHASES.index("communication")] = 0
+        best = int(excess.argmax())
+        return (PHASES[best], int(excess[best])) if excess[best] >= EXPLAINS * cost > 0 else ("", 0)
 
     def _cause(self, phase: str, slow: Sequence[int], others: Sequence[int]) -> str:
         """The cause of the attribution in which these ranks exceed the others most; empty where there is none."""

@@ -182,6 +182,26 @@ class Straggler:
     test: str
     """What tells: step after step `steady` behind the others, sums `apart` from theirs, or `far` from them in one step."""
 
+    @property
+    def lasting(self) -> bool:
+        """Late over steps; in a single one it may be that step's load, which tells nothing of others."""
+        return self.test != "far"
+
+
+@dataclass(frozen=True)
+class OneOff:
+    """Ranks that kept the others waiting in few steps, far longer than is usual; no stragglers."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    """Numbers of the steps; empty without steps."""
+    times: int
+    cost_ns: int
+    """By which collectives began later for them, added up."""
+    phase: str
+    """What took them longer just before, where one of PHASES explains most of it; else empty."""
+    phase_ns: int
+
 
 @dataclass(frozen=True)
 class GroupRow:
@@ -271,6 +291,8 @@ class RankSet:
     pipeline: Pipeline | None
     overlap: Overlap | None
     notes: tuple[Note, ...] = ()
+    one_offs: tuple[OneOff, ...] = ()
+    """Of ranks that are no stragglers, the dearest first."""
 
     def row_of(self, file: str, process: int | None, device: int, rank: int | None) -> RankRow | None:
         """The row of a device; of several files with one name that of the rank which is recorded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpu_trace_advisor.ranks.model import RankSet, Straggler
+from gpu_trace_advisor.ranks.model import OneOff, RankSet, Straggler
 from gpu_trace_advisor.ranks.stragglers import WORTH
 from gpu_trace_advisor.report.text.terminal import Page
 from gpu_trace_advisor.sanitize import clean
@@ -92,14 +92,18 @@ def lines(run: RankSet) -> Iterator[str]:
     """What is to be said, most important first."""
     for straggler in run.stragglers[:3]:
         yield _straggler(straggler)
+    for one in run.one_offs:
+        yield _one_off(one)
     if any(note.code == "apart-collectives" for note in run.notes):
         yield "Who keeps whom waiting is unknown in part: some collectives do not end together on their ranks."
     elif run.matched and not run.stragglers:
-        turns = run.waiting_ns > WORTH * min(row.wall_ns for row in run.rows)
+        once = sum(one.cost_ns for one in run.one_offs)
+        turns = run.waiting_ns - once > WORTH * min(row.wall_ns for row in run.rows)
+        rest = "Otherwise the" if run.one_offs else "The"
         yield (
-            "The ranks take turns in coming last: none keeps the others waiting much longer than they keep it."
+            f"{rest} ranks take turns in coming last: none keeps the others waiting much longer than they keep it."
             if turns
-            else "No rank keeps the others waiting for more than 1 % of the wall."
+            else f"{'Otherwise no' if run.one_offs else 'No'} rank keeps the others waiting for more than 1 % of the wall."
         )
     if run.matched:
         yield (
@@ -130,6 +134,8 @@ def _straggler(straggler: Straggler) -> str:
     one = len(straggler.ranks) == 1
     shown = ", ".join(map(str, straggler.ranks[:8])) + (" …" if len(straggler.ranks) > 8 else "")
     who = f"Rank {shown} keeps" if one else f"Ranks {shown} keep"
+    if not straggler.lasting:
+        who = f"In this one step r{who[1:]}"
     text = (
         f"{who} the others waiting: last to {straggler.times:,} of {straggler.of:,} collectives, which begin "
         f"{duration(straggler.cost_ns)} later for "
@@ -144,7 +150,26 @@ def _straggler(straggler: Straggler) -> str:
         text += ". No single cause explains most of it"
     if straggler.saving_ns is not None and straggler.how == "replay":
         text += f". If {'it' if one else 'they'} kept up, the job would save {between(straggler.saving_ns)}"
+    if not straggler.lasting:
+        return f"{text}. Whether {'it does' if one else 'they do'} so in other steps, one step cannot tell."
     return f"{text}. By chance equal ranks look like that in {_chance(straggler.p)} of runs."
+
+
+def _one_off(one: OneOff) -> str:
+    """No verdict: what happened, when, and what the late ranks did meanwhile."""
+    single = len(one.ranks) == 1
+    shown = ", ".join(map(str, one.ranks[:8])) + (" …" if len(one.ranks) > 8 else "")
+    often = "Once" if one.times == 1 else f"{one.times} times"
+    steps = ", ".join(map(str, one.steps[:4])) + (" …" if len(one.steps) > 4 else "")
+    where = f", in step{'s' * (len(one.steps) > 1)} {steps}," if one.steps else ""
+    text = f"{often}{where} rank{'' if single else 's'} {shown} {'comes' if single else 'come'} {duration(one.cost_ns)} late"
+    text += " in all" if one.times > 1 else ""
+    what = (
+        f"{IN_WORDS[one.phase]} takes {duration(one.phase_ns)} longer than on the others"
+        if one.phase
+        else "no cause known"
+    )
+    return f"{text}: {what}. That is no straggler."
 
 
 def _chance(p: float) -> str:
