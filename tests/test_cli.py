@@ -750,7 +750,7 @@ def test_a_shell_completes_options_their_values_and_files(shell: str, tmp_path: 
     command = [shell, *{"fish": ("--no-config",), "zsh": ("-f",), "bash": ("--norc",)}[shell], "-c", IN_A_SHELL[shell]]
     environment = {**os.environ, "PATH": path, "HOME": str(tmp_path), "TERM": "dumb"}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=180
     )
     assert done.stdout.split() == ["--what-if", "markdown", *["my-trace.json"] * (shell != "bash")], done.stderr
 
