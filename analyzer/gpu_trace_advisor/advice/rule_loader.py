@@ -36,7 +36,9 @@ def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
                         errors.append(f"{path}: rule {rule.id}: {fault}")
                     else:
                         rules[rule.id] = replace(rule, own=True)
-            except (Exception, SystemExit) as error:  # a script among the rules may end with sys.exit
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a script among the rules may end with sys.exit
                 errors.append(f"{path}: {type(error).__name__}: {error}")
     return sorted(rules.values(), key=lambda rule: rule.id), errors
 
