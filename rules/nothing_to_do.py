@@ -2,6 +2,7 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.reference.hardware import built_for
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
@@ -142,7 +143,8 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     else:
         told = "the work of the kernels is not recorded"
     if view.hardware is None:
-        how = "--hardware NAME tells the device."
+        likely = built_for(view.trace.names)
+        how = f"--hardware tells the device: {' or '.join(likely) + ', by its kernels' if likely else 'NAME'}."
     elif view.phase.name == "decode":
         how = "With the bytes of the weights (--weights) the decode ladder says how near a pass is to its floor."
     elif view.trace.format == "nsight":
@@ -150,6 +152,7 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     else:
         how = "Record shapes (record_shapes=True), or look inside the longest kernels with Nsight Compute."
     return Claim(
+        title="" if view.hardware else "Nothing on the timeline; what the kernels could reach is not known",
         message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
         f"near what the device can do cannot be told: {told}.",
         named=wall_time.whole(view),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from gpu_trace_advisor.errors import BadUsage
-from gpu_trace_advisor.reference.hardware import GIB, find, hardware
+from gpu_trace_advisor.reference.hardware import GIB, built_for, find, hardware
 from gpu_trace_advisor.trace.model import Device
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -142,3 +142,10 @@ def test_every_device_is_whole_and_sourced() -> None:
         assert known.sources and known.confidence in ("high", "medium", "low")
         assert known.bandwidth > 0 and known.sms > 0 and known.peaks
         assert all(peak > 1e12 or dtype == "fp64" for dtype, peak in known.peaks.items())
+
+
+def test_names_of_amds_kernels_say_what_they_are_built_for() -> None:
+    tensile = "Cijk_Ailk_Bljk_BBS_BH_MT256x112x64_MI16x16x16x1_SN_GSUASB_GLS0_ISA942_IU1_K1_KLA"
+    assert built_for([tensile, "Cijk_B_PostGSU2"]) == ("mi300x", "mi325x")
+    assert built_for(["conv_fwd_gfx90a.kd"]) == ("mi210", "mi250-gcd", "mi250x-gcd")
+    assert built_for(["ampere_sgemm_128x64_tn", "aten::mm", "gfx9421"]) == ()

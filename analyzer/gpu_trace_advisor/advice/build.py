@@ -53,7 +53,7 @@ from gpu_trace_advisor.decode.serving_cost import not_served, serving
 from gpu_trace_advisor.decode.utilization import efficiency
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.ranks.model import RankSet
-from gpu_trace_advisor.reference.hardware import hardware
+from gpu_trace_advisor.reference.hardware import built_for, hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import WORTH, Claim, Rule
 from gpu_trace_advisor.rulekit.wall_time import settled, whole
@@ -407,7 +407,8 @@ def _peaks(view: DeviceWindow) -> str:
     """Whose peaks modelled numbers rest on, where the name alone does not tell."""
     known = view.hardware
     if known is None:
-        return "its peaks are not known (--hardware NAME)"
+        likely = built_for(view.trace.names)
+        return f"its peaks are not known (--hardware {' or '.join(likely) or 'NAME'})"
     if known.found == f"by its name, {view.device.name}":
         return ""
     return f"peaks of {hardware()[known.key].name}, {known.found}"

@@ -7,7 +7,7 @@ is twice what an ordinary kernel can reach.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from functools import cache
 from typing import Any
@@ -21,6 +21,7 @@ GIB = 2**30
 SAME_MEMORY = (0.90, 1.02)  # what a driver reports of the memory that the maker prints, in GiB for GB
 PARTITION = 0.9  # fewer SMs than this share of the whole device's: a slice of it (MIG, vGPU, compute partitions)
 SAYS_NOTHING = re.compile(r"|AMD Radeon Graphics|Graphics Device|Device \w+|GPU( ?\d+)?", re.IGNORECASE)
+GFX = re.compile(r"(?:gfx|_ISA)(9[0-9a-f]{2})(?![0-9a-f])")
 SLICE = re.compile(r"MIG\b|VF\b|OAM\b", re.IGNORECASE)  # words behind a name that leave the device what it is
 
 
@@ -113,6 +114,13 @@ def named(name: str) -> Hardware:
 
     near = part or difflib.get_close_matches("-".join(words), hardware(), n=5, cutoff=0.4) or sorted(hardware())
     raise BadUsage(f"--hardware {name}: {'several devices match' if part else 'no such device'}; try {', '.join(near)}")
+
+
+def built_for(kernels: Iterable[str]) -> tuple[str, ...]:
+    """Keys of the devices that AMD's kernels with these names are built for; empty where their names do not say."""
+    table = read_data("hardware.toml")["gfx"]
+    targets = {found[1] for name in kernels if (found := GFX.search(name))}
+    return tuple(key for target in sorted(targets) for key in table.get(target, ()))
 
 
 def _words(name: str) -> list[str]:
