@@ -6,6 +6,7 @@ from gpu_trace_advisor.analysis.summary import MATRIX_CLASSES
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.kernel_rows import units_of
 from gpu_trace_advisor.rulekit.launch_size import launch_size, nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
@@ -99,7 +100,8 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
     blocks, threads = launch_size(view, on)
     at = int(np.flatnonzero(on == longest)[0])
     sms = view.inkernel.sms
-    there = f" on {sms} SMs" if sms else ""
+    units = units_of(view)
+    there = f" on {sms} {units}" if sms else ""
     fill = np.minimum(blocks / sms, 1.0) if sms else np.minimum(blocks * threads / 2048, 1.0)
     name = readable(timeline.label(int(longest)))
     yield Claim(
@@ -108,13 +110,13 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
         named=named,
         how=_how(kernel_class(timeline.label(int(longest)))),
         fix=faster(
-            view, "nearly-empty-gpu", "as many blocks as there are SMs", on, 1.0, fill,
-            assumes=("pessimistic: the work cannot be divided", "optimistic: it can be, over all SMs"),
+            view, "nearly-empty-gpu", f"as many blocks as there are {units}", on, 1.0, fill,
+            assumes=("pessimistic: the work cannot be divided", f"optimistic: it can be, over all {units}"),
         ),
         evidence=(of_operations(view, on),),
-        formula=f"blocks {blocks[at]:,} × threads {threads[at]:,}{there}; optimistic: their time × blocks / SMs",
+        formula=f"blocks {blocks[at]:,} × threads {threads[at]:,}{there}; optimistic: their time × blocks / {units}",
         grade="assumed",
-        doubts=() if sms else ("how many SMs the device has is not known (--hardware NAME)",),
+        doubts=() if sms else (f"how many {units} the device has is not known (--hardware NAME)",),
     )  # fmt: skip
 
 

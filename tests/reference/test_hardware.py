@@ -80,7 +80,7 @@ def test_never_a_guess(name: str, sms: int | None, gib: float | None) -> None:
 
 def test_nameless_devices_are_inferred_and_say_so() -> None:
     found = find(device("", 304, 191.98, warpSize=64))
-    assert found and found.key == "mi300x" and found.inferred and "304 SMs and 192 GiB" in found.found
+    assert found and found.key == "mi300x" and found.inferred and "304 CUs and 192 GiB" in found.found
     mi210 = find(device("AMD Radeon Graphics", 104, 63.98, warpSize=64))
     assert mi210 and mi210.inferred and "AMD Instinct MI210 or AMD Instinct MI250, which are alike" in mi210.found
     assert mi210.peaks["fp16"] == 181e12

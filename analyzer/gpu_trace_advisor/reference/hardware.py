@@ -67,6 +67,11 @@ class Hardware:
     """The recording does not name the device; it was recognised by its SMs and memory."""
     notes: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def units(self) -> str:
+        """What its maker calls its processors."""
+        return "CUs" if self.key.startswith("mi") else "SMs"
+
     def ridge(self, dtype: str) -> float | None:
         """FLOP per byte above which a kernel of this type is bound by compute; None without such a peak."""
         peak = self.peaks.get(dtype)
@@ -151,7 +156,11 @@ def _lookup(device: Device) -> tuple[Hardware | None, str, bool]:
             which = (
                 "the only known device" if len(alike) == 1 else f"{names}, which are alike, are the only known devices"
             )
-            return hardware()[alike[0]], f"inferred: {which} with {device.sms} SMs and {memory}", True
+            return (
+                hardware()[alike[0]],
+                f"inferred: {which} with {device.sms} {hardware()[alike[0]].units} and {memory}",
+                True,
+            )
     return None, "", False
 
 
@@ -205,7 +214,7 @@ def _as_recorded(known: Hardware, device: Device, how: str, inferred: bool) -> H
         if share < PARTITION and device.memory_bytes:
             memory = min(device.memory_bytes / known.memory_bytes, 1.0)
             found = replace(found, bandwidth=known.bandwidth * memory, l2_bytes=round(known.l2_bytes * memory))
-        found = replace(found, found=f"{how}; rates for {device.sms} of {known.sms} SMs")
+        found = replace(found, found=f"{how}; rates for {device.sms} of {known.sms} {known.units}")
     facts = device.properties
     if isinstance(facts.get("memoryBandwidth"), int | float) and facts["memoryBandwidth"] > 0:
         found = replace(found, bandwidth=float(facts["memoryBandwidth"]))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.reference.hardware import built_for
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.roofline.kernel_table import KernelRow
@@ -110,7 +111,9 @@ def rate(row: KernelRow) -> str:
 
 def units_of(view: DeviceWindow) -> str:
     """What the device calls its processors."""
-    return "CUs" if view.hardware and view.hardware.key.startswith("mi") else "SMs"
+    if view.hardware:
+        return view.hardware.units
+    return "CUs" if "AMD" in view.device.name or built_for(view.trace.names) else "SMs"
 
 
 def formula_of(one: Judged, view: DeviceWindow) -> str:
