@@ -48,7 +48,7 @@ MI210_LIKE = {"numSms": 104, "totalGlobalMem": 64 * 2**30, "warpSize": 64}
         (
             [{"id": 0, "name": "AMD Radeon Graphics", **MI210_LIKE}], None, "AMD Radeon Graphics",
             "peaks of AMD Instinct MI210, inferred: AMD Instinct MI210 or AMD Instinct MI250, which are alike, are the "
-            "only known devices with 104 SMs and 64 GiB",
+            "only known devices with 104 CUs and 64 GiB",
         ),
     ],
 )  # fmt: skip
