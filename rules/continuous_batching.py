@@ -154,9 +154,9 @@ def continuous_batching(view: DeviceWindow) -> Iterator[Claim]:
 
 def _rows(view: DeviceWindow) -> Int64:
     """Sequences of each pass, in order."""
-    told = [s.batch for s in view.phase.stretches if s.name == DECODE and s.batch is not None]
-    if told:
-        return np.array(told, np.int64)
+    batches = [s.batch for s in view.phase.stretches if s.name == DECODE and s.batch is not None]
+    if batches:
+        return np.array(batches, np.int64)
     found = []
     for step in view.kept_steps:
         rows, time = product_rows(view.timeline, view.inkernel.costs, step.start_ns, step.end_ns)

@@ -164,10 +164,10 @@ def _product(view: DeviceWindow, one: Judged) -> str:
     if not cost.m:
         return ""
     groups = f", {cost.batch:,} times" if cost.batch > 1 else ""
-    told = f"; as a product it has {cost.m:,} rows, {cost.n:,} column{'s' * (cost.n > 1)} and depth {cost.k:,}{groups}"
+    text = f"; as a product it has {cost.m:,} rows, {cost.n:,} column{'s' * (cost.n > 1)} and depth {cost.k:,}{groups}"
     if row.blocks and sms and row.blocks < sms:
-        told += f"; {row.blocks} blocks on {sms} {units_of(view)}"
-    return told
+        text += f"; {row.blocks} blocks on {sms} {units_of(view)}"
+    return text
 
 
 def _other(view: DeviceWindow, one: Judged) -> str:

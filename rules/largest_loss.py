@@ -107,8 +107,8 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
     ((most, detail), most_ns), *_ = parts.most_common()
     what = phrase(most, detail)
     evidence = _evidence(view, category, named)
-    told = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
-    rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if told else ""
+    known = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
+    rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if known else ""
     yield Claim(
         title=f"The largest loss: {CATEGORIES[category].phrase}",
         message=f"{what[0].upper()}{what[1:]}: {share(most_ns, window.wall_ns)} of the wall "

@@ -137,11 +137,11 @@ def nothing_to_do(view: DeviceWindow) -> Iterator[Claim]:
 def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     """Nothing on the timeline; the kernels themselves are not known."""
     if view.hardware is None:
-        told = f"no peaks are known for {view.device.name or 'the device'}"
+        text = f"no peaks are known for {view.device.name or 'the device'}"
     elif known:
-        told = f"the work of the kernels is known for {share(known, busy)} of their time"
+        text = f"the work of the kernels is known for {share(known, busy)} of their time"
     else:
-        told = "the work of the kernels is not recorded"
+        text = "the work of the kernels is not recorded"
     if view.hardware is None:
         likely = built_for(view.trace.names)
         how = f"--hardware tells the device: {' or '.join(likely) + ', by its kernels' if likely else 'NAME'}."
@@ -154,7 +154,7 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
     return Claim(
         title="" if view.hardware else "Nothing on the timeline; what the kernels could reach is not known",
         message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall: no idle time is worth a change. Whether they are "
-        f"near what the device can do cannot be told: {told}.",
+        f"near what the device can do cannot be told: {text}.",
         named=wall_time.whole(view),
         how=f"Nothing on the timeline. {how}",
         evidence=(Evidence("kernels", len(view.operations), busy),),

@@ -93,15 +93,15 @@ def pipeline_bubble(view: DeviceWindow) -> Iterator[Claim]:
     at = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     at = at[np.isin(timeline.start[at], found.start_ns[mine])]
     pipeline = view.run.pipeline if view.run else None
-    told, formula = "", "bubble = (p - 1) / (m + p - 1)"
+    text, formula = "", "bubble = (p - 1) / (m + p - 1)"
     if pipeline is not None:
         p, m = pipeline.stages, pipeline.microbatches
-        told = f" {p} stages and {m} microbatches make {share(round(1e6 * pipeline.expected), 10**6)} without any other loss."
+        text = f" {p} stages and {m} microbatches make {share(round(1e6 * pipeline.expected), 10**6)} without any other loss."
         formula = f"({p} - 1) / ({m} + {p} - 1) = {pipeline.expected:.3f}"
         formula += f"; with {2 * m} microbatches {(p - 1) / (2 * m + p - 1):.3f}"
     yield Claim(
         message=f"{int(mine.sum()):,} exchanges with other ranks run for {duration(lost)} "
-        f"({share(lost, view.window.wall_ns)} of the wall) with no compute beside them.{told}",
+        f"({share(lost, view.window.wall_ns)} of the wall) with no compute beside them.{text}",
         named={"exposed-communication": lost},
         how="More microbatches a step, an interleaved schedule, or stages of equal length.",
         evidence=(of_operations(view, at),),

@@ -160,21 +160,21 @@ def tiles_and_waves(view: DeviceWindow) -> Iterator[Claim]:
 def _cut(view: DeviceWindow, one: Judged, cut: Tiling) -> str:
     units, sms = units_of(view), view.kernel_table.sms
     split = f" × split {cut.splits}" if cut.splits > 1 else ""
-    told = f"{cut.tiles:,} tiles of {one.row.tile}{split}"
+    text = f"{cut.tiles:,} tiles of {one.row.tile}{split}"
     if cut.blocks <= sms:
         busy = (
             one.row.flops_per_s / (view.kernel_table.peak(one.at) * cut.blocks / sms)
             if view.kernel_table.peak(one.at)
             else None
         )
-        told += f" = {cut.blocks} of {sms} {units}" if split else f" on {sms} {units}"
-        told += f", each at {percent(busy)} of its peak: few tiles" if busy and busy <= 1 else ": few tiles"
+        text += f" = {cut.blocks} of {sms} {units}" if split else f" on {sms} {units}"
+        text += f", each at {percent(busy)} of its peak: few tiles" if busy and busy <= 1 else ": few tiles"
     elif cut.fill < FILLED:
-        told += f" on {sms} {units} are {cut.waves:.2f} waves: the device is {percent(cut.fill)} full"
+        text += f" on {sms} {units} are {cut.waves:.2f} waves: the device is {percent(cut.fill)} full"
     else:
-        told += f", of which {percent(cut.inside)} lies within the result"
+        text += f", of which {percent(cut.inside)} lies within the result"
     odd = [size for size in (one.cost.m, one.cost.n, one.cost.k) if size % 8]
-    return told + (f"; its sizes ({', '.join(map(str, dict.fromkeys(odd)))}) are odd as well" if odd else "")
+    return text + (f"; its sizes ({', '.join(map(str, dict.fromkeys(odd)))}) are odd as well" if odd else "")
 
 
 def _how(cut: Tiling, one: Judged) -> str:

@@ -564,8 +564,8 @@ def wants_color(stream: object) -> bool:
 
 def width() -> int:
     """Columns to fill: the terminal's, from 40 to 200; 80 in a pipe and where a terminal does not know."""
-    told = os.environ.get("COLUMNS", "")
-    columns = int(told) if re.fullmatch("[0-9]{1,9}", told) else 0
+    given = os.environ.get("COLUMNS", "")
+    columns = int(given) if re.fullmatch("[0-9]{1,9}", given) else 0
     if not columns and sys.stdout.isatty():
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return min(max(columns, 40), 200) if columns else 80

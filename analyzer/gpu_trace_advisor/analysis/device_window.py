@@ -248,17 +248,17 @@ def _left_out(trace: Trace, hosts: dict[int, Host], lanes: int) -> Iterator[Note
     if lanes >= MOST_DEVICES:
         pairs = np.unique(np.stack([trace.process[operations], trace.device[operations]]), axis=1).shape[1]
         if pairs > lanes:
-            told = f"{pairs - lanes:,} of {pairs:,} devices are left out: those with the fewest operations"
-            yield Note("left-out", told, pairs - lanes)
+            text = f"{pairs - lanes:,} of {pairs:,} devices are left out: those with the fewest operations"
+            yield Note("left-out", text, pairs - lanes)
     for host in hosts.values():
         if len(host.launching) >= MOST_THREADS:
             launches = trace.launch[operations[trace.process[operations] == host.process]]
             threads = len(present(trace.thread[launches[launches != NONE]]))
             if threads > MOST_THREADS:
-                told = (
+                text = (
                     f"{threads:,} threads launch: what the {MOST_THREADS} that launch most did is told, not the others"
                 )
-                yield Note("left-out", told, threads - MOST_THREADS)
+                yield Note("left-out", text, threads - MOST_THREADS)
 
 
 def views(trace: Trace, request: Request) -> tuple[list[DeviceWindow], list[Note]]:

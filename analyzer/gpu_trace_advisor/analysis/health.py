@@ -94,15 +94,15 @@ def failures(trace: Trace) -> Note | None:
 def _recorder_errors(trace: Trace) -> Note | None:
     """What the recorder says of its own failures to trace the device."""
     texts = trace.metadata.get("diagnostics") or ()
-    told = [text for text in texts if RECORDER_ERROR.search(text)]
+    errors = [text for text in texts if RECORDER_ERROR.search(text)]
     if not len(trace.operations):
-        told += [text for text in texts if NOT_STARTED.search(text)]
-    if not told:
+        errors += [text for text in texts if NOT_STARTED.search(text)]
+    if not errors:
         return None
     return Note(
         "recorder-errors",
-        f"the recorder could not trace the GPU as asked: {told[0][:200].rstrip(' .')}; GPU work may be missing",
-        len(told),
+        f"the recorder could not trace the GPU as asked: {errors[0][:200].rstrip(' .')}; GPU work may be missing",
+        len(errors),
     )
 
 
@@ -330,14 +330,14 @@ def _outside(timeline: Timeline, window: Window) -> Note | None:
         return None
     mine = (trace.process == timeline.process) & (trace.kind != Kind.OVERHEAD)
     first, last = int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max())
-    told = []
+    errors = []
     for start, end, where in ((first, window.start_ns, "before"), (window.end_ns, last, "after")):
         if end - start >= max(OUTSIDE * (last - first), OUTSIDE_NS):
-            told.append(
+            errors.append(
                 f"{duration(end - start)} ({share(end - start, last - first)} of the recording) {where} the window"
                 + _mostly(timeline, start, end)
             )
-    return Note("outside-window", f"{'; '.join(told)}: not in these numbers (--window all)", 1) if told else None
+    return Note("outside-window", f"{'; '.join(errors)}: not in these numbers (--window all)", 1) if errors else None
 
 
 def _mostly(timeline: Timeline, start: int, end: int) -> str:

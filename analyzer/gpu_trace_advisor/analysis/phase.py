@@ -163,8 +163,8 @@ def _annotated(timeline: Timeline, start_ns: int, end_ns: int) -> Phase | None:
         if stretches and start < stretches[-1].end_ns:  # a second annotation of the same step adds what it knows
             last = stretches[-1]
             known = zip((last.batch, last.tokens, last.context), said[1:], strict=True)
-            told = [new if old is None else old for old, new in known]
-            stretches[-1] = Stretch(last.start_ns, last.end_ns, last.name, *told)
+            merged = [new if old is None else old for old, new in known]
+            stretches[-1] = Stretch(last.start_ns, last.end_ns, last.name, *merged)
         else:
             stretches.append(Stretch(start, end, *said))
     if not stretches:

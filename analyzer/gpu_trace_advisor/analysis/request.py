@@ -48,11 +48,11 @@ class Request:
 
     def __post_init__(self) -> None:
         for option in ("window", "steps", "step_marker", "what_if", "hardware"):
-            if not isinstance(told := getattr(self, option), str | None):
-                raise BadUsage(f"{option}={told!r}: expected text, as the option takes it")
+            if not isinstance(given := getattr(self, option), str | None):
+                raise BadUsage(f"{option}={given!r}: expected text, as the option takes it")
         for option, allowed in (("phase", PHASES), ("objective", ("latency", "throughput"))):
-            if (told := getattr(self, option)) not in (None, *allowed):
-                raise BadUsage(f"--{option} {told}: expected {', '.join(allowed)}")
+            if (given := getattr(self, option)) not in (None, *allowed):
+                raise BadUsage(f"--{option} {given}: expected {', '.join(allowed)}")
 
     def marker(self) -> re.Pattern[str] | None:
         """`--step-marker` as a pattern: a regular expression matched from the name's start.

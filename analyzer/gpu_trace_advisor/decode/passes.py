@@ -197,9 +197,9 @@ class Decoding:
             return Amount(
                 None, f"{wrong}{duration(round(self.pass_ns))}: the bytes, the device or the passes are wrong"
             )
-        told = "" if cache is not None else "; at least, as the bytes of the cache are unknown"
+        text = "" if cache is not None else "; at least, as the bytes of the cache are unknown"
         apart = "; without the exchange between devices" if self.communicates else ""
-        return Amount(found, f"weights {weights.why}{told}{apart}")
+        return Amount(found, f"weights {weights.why}{text}{apart}")
 
     @property
     def floor_ns(self) -> float | None:
@@ -263,10 +263,10 @@ class Decoding:
     def speculates(self) -> str:
         """A record that shows speculative decoding; empty without."""
         trace = self.view.trace
-        told = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
+        known = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
             trace.process == self.view.timeline.process
         )
-        host = (trace.names[code] for code in present(trace.name_code[told]).tolist())
+        host = (trace.names[code] for code in present(trace.name_code[known]).tolist())
         return next((name for name in [*self.names(self.operations), *host] if SPECULATION.search(name)), "")
 
     @cached_property

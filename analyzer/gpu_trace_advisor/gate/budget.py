@@ -266,13 +266,13 @@ def _check(
     if limit.name not in GETTERS:
         _known_path(limit.name, devices[0], wanted.source)
     values = [_value(getter, limit, device, health) for device in devices]
-    told = [value for value in values if value is not None]
+    measured = [value for value in values if value is not None]
     operator = OPERATORS[limit.operator]
     found, evidence = None, _why_unknown(limit, devices[0], health)
-    if told:
+    if measured:
         best: Aggregate = min if operator.worst is max else max
         aggregates: dict[str, Aggregate] = {"median": median, "worst": operator.worst, "best": best}
-        chosen = aggregates[wanted.aggregate](told)
+        chosen = aggregates[wanted.aggregate](measured)
         distance = [abs(value - chosen) if value is not None else float("inf") for value in values]
         found, evidence = chosen, getter.evidence(devices[distance.index(min(distance))])
     holds = found is not None and operator.holds(found, limit.quantity.value)

@@ -325,8 +325,8 @@ def _kernel_times_only(
     worse = [lane for lane in lanes if lane.gpu is not None and lane.gpu.verdict == REGRESSED]
     if worse and worse[0].gpu is not None:
         gpu = worse[0].gpu
-        told = f"GPU time of a step {ms(gpu.before_ns)} → {ms(gpu.after_ns)} ms ({worse[0].key}); {why}"
-        return Comparison(REGRESSED, told, before, after, lanes, notes)
+        text = f"GPU time of a step {ms(gpu.before_ns)} → {ms(gpu.after_ns)} ms ({worse[0].key}); {why}"
+        return Comparison(REGRESSED, text, before, after, lanes, notes)
     return Comparison(NOT_COMPARABLE, why, before, after, lanes, notes)
 
 

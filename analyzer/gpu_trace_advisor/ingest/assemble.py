@@ -145,8 +145,8 @@ def _bound_names(rows: Rows, health: list[Note]) -> None:
         beyond = first > np.sort(first)[MOST_NAMES - 1]
         rows.name_code = np.where(beyond[which], len(rows.names), rows.name_code).astype(np.int32)
         rows.names = [*rows.names, OTHERS]
-        told = f"{len(used):,} names; those after the first {MOST_NAMES:,} are taken for one"
-        health.append(Note("left-out", told, len(used) - MOST_NAMES))
+        text = f"{len(used):,} names; those after the first {MOST_NAMES:,} are taken for one"
+        health.append(Note("left-out", text, len(used) - MOST_NAMES))
 
 
 def _shortened(names: Sequence[str]) -> Sequence[str]:

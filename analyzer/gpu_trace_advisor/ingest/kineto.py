@@ -141,15 +141,15 @@ def _note_left_out(raw: RawEvents, notes: list[Note]) -> None:
     code = raw.strings.index(LEFT_OUT)
     if count := sum(int((codes == code).sum()) for _, codes in raw.texts.values()):
         raw.strings[code] = ""
-        told = f"lists among the arguments are left out: longer than {LONGEST_VALUE >> 20} MiB, or nested too deeply"
-        notes.append(Note("left-out", told, count))
+        text = f"lists among the arguments are left out: longer than {LONGEST_VALUE >> 20} MiB, or nested too deeply"
+        notes.append(Note("left-out", text, count))
 
 
 def _of_another_program(raw: RawEvents, used: Int64) -> str:
     codes, _, often = counted(raw.category[used])
     usual = [raw.strings[codes[i]] if codes[i] >= 0 else "none" for i in np.argsort(-often, kind="stable")[:3].tolist()]
-    told = f"{len(used):,} event{'s' if len(used) > 1 else ''} of categories that torch.profiler does not write"
-    return f"{told} ({', '.join(usual)}): a Chrome trace of another program? give a recording of torch.profiler or nsys"
+    text = f"{len(used):,} event{'s' if len(used) > 1 else ''} of categories that torch.profiler does not write"
+    return f"{text} ({', '.join(usual)}): a Chrome trace of another program? give a recording of torch.profiler or nsys"
 
 
 def _used(raw: RawEvents) -> Int64:
@@ -332,10 +332,10 @@ def _split_by_pid(
         if ordinal in owners:
             process[(kind >= Kind.KERNEL) & (device == ordinal)] = owners[ordinal]
             continue
-        told = [launched[c][0][1] if _clear(launched.get(c, [])) else NONE for c in correlation[here].tolist()]
-        known = [owner for owner in told if owner != NONE]
+        by_launch = [launched[c][0][1] if _clear(launched.get(c, [])) else NONE for c in correlation[here].tolist()]
+        known = [owner for owner in by_launch if owner != NONE]
         usual = max(set(known), key=known.count) if known else 0
-        process[here] = [usual if owner == NONE else owner for owner in told]
+        process[here] = [usual if owner == NONE else owner for owner in by_launch]
         turns: dict[int, list[int]] = {}
         for row, c in zip(here.tolist(), correlation[here].tolist(), strict=True):
             if c in launched and not _clear(launched[c]):

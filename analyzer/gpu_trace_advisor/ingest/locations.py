@@ -240,10 +240,10 @@ def _fetch(place: str, path: Path) -> None:
             error.close()  # it is the answer, too
             raise
         with answer, path.open("wb") as file:
-            told = answer.headers.get("Content-Length", "")
-            if told.isascii() and told.isdigit() and int(told) > MOST_FETCHED:
+            length = answer.headers.get("Content-Length", "")
+            if length.isascii() and length.isdigit() and int(length) > MOST_FETCHED:
                 raise UnreadableTrace(
-                    f"{shown(place)}: {int(told) >> 30:,} GiB, more than the {MOST_FETCHED >> 30} that are fetched"
+                    f"{shown(place)}: {int(length) >> 30:,} GiB, more than the {MOST_FETCHED >> 30} that are fetched"
                 )
             left = MOST_FETCHED
             while block := answer.read(1 << 20):
@@ -252,8 +252,8 @@ def _fetch(place: str, path: Path) -> None:
                     raise UnreadableTrace(f"{shown(place)}: longer than the {MOST_FETCHED >> 30} GiB that are fetched")
                 file.write(block)
             got = MOST_FETCHED - left
-            if told.isascii() and told.isdigit() and got < int(told):
-                raise UnreadableTrace(f"{shown(place)}: the download broke off after {got:,} of {int(told):,} bytes")
+            if length.isascii() and length.isdigit() and got < int(length):
+                raise UnreadableTrace(f"{shown(place)}: the download broke off after {got:,} of {int(length):,} bytes")
         return
     store, name = _store(place)
     store.get_file(name, str(path))

@@ -238,5 +238,5 @@ def _none(wanted: Mapping[int, tuple[RankChange, ...]]) -> Changed:
 def _missing(places: Sequence[str], seen: Iterable[str]) -> str:
     have = set(seen)
     left = [shown(place) for place in places if place not in have]
-    told = ", ".join(left[:8]) + (" …" if len(left) > 8 else "")
-    return f"interrupted: {len(left)} of {len(places)} recordings are missing: {told}"
+    text = ", ".join(left[:8]) + (" …" if len(left) > 8 else "")
+    return f"interrupted: {len(left)} of {len(places)} recordings are missing: {text}"

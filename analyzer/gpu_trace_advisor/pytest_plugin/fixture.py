@@ -111,13 +111,13 @@ class Efficiency:
             advice, views = examine(traces)
             plain = advice.to_json()
             checks = self._checks(plain, wanted)
-            told = self._against(run_of(plain), wanted["against"]) if wanted.get("against") else []
+            compared = self._against(run_of(plain), wanted["against"]) if wanted.get("against") else []
         except AdviseError as error:
             _fail(str(error))
         self._report(advice, views, traces)
         for found in checks:
             self._property(found.name, _value(found))
-        failed = [found.line() for found in checks if found.fails] + told
+        failed = [found.line() for found in checks if found.fails] + compared
         self.item.add_report_section("call", "efficiency", printable("\n".join(clean(c.line()) for c in checks)))
         if failed:
             _fail("\n".join(failed))

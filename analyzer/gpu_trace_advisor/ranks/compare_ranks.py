@@ -72,11 +72,11 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
     world = max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
     strangers = [s for s in summaries if s.world not in (None, world)]
     if strangers:
-        told = ", ".join(f"{s.file} ({s.world} ranks)" for s in strangers[:8])
+        text = ", ".join(f"{s.file} ({s.world} ranks)" for s in strangers[:8])
         notes.append(
             Note(
                 "mixed-ranks",
-                f"of another job than the {world} ranks of the others, and not compared with them: {told}",
+                f"of another job than the {world} ranks of the others, and not compared with them: {text}",
                 len(strangers),
             )
         )
@@ -96,20 +96,20 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
         else:
             taken[summary.rank] = summary
     if beside:
-        told = ", ".join(f"device {s.device} of rank {s.rank}" for s in beside[:8]) + (" …" if len(beside) > 8 else "")
+        text = ", ".join(f"device {s.device} of rank {s.rank}" for s in beside[:8]) + (" …" if len(beside) > 8 else "")
         notes.append(
             Note(
                 "devices-beside",
-                f"used beside the device that takes part in the rank's collectives, and not compared: {told}",
+                f"used beside the device that takes part in the rank's collectives, and not compared: {text}",
                 len(beside),
             )
         )
     for summary in nameless:
         taken[next(n for n in range(len(summaries) + 1) if n not in taken)] = summary
     if doubled:
-        told = ", ".join(f"{s.file} (rank {s.rank})" for s in doubled[:8])
+        text = ", ".join(f"{s.file} (rank {s.rank})" for s in doubled[:8])
         notes.append(
-            Note("duplicate-ranks", f"a rank that another recording is already: {told}; not compared", len(doubled))
+            Note("duplicate-ranks", f"a rank that another recording is already: {text}; not compared", len(doubled))
         )
     if nameless and len({s.local for s in nameless}) > 1:
         notes.append(
@@ -124,11 +124,11 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
     missing = tuple(islice((r for r in range(world or 0) if r not in taken), RANKS_NAMED + 1))
     absent = (world or 0) - sum(0 <= r < (world or 0) for r in taken)
     if missing and len(ranks) > 1:
-        told = ", ".join(map(str, missing[:RANKS_NAMED])) + (" …" if len(missing) > RANKS_NAMED else "")
+        text = ", ".join(map(str, missing[:RANKS_NAMED])) + (" …" if len(missing) > RANKS_NAMED else "")
         notes.append(
             Note(
                 "missing-ranks",
-                f"{absent} of the job's {world} ranks have no recording: {told}; who waits for them cannot be told",
+                f"{absent} of the job's {world} ranks have no recording: {text}; who waits for them cannot be told",
                 absent,
             )
         )
@@ -159,10 +159,8 @@ def compare(summaries: Sequence[RankSummary], foreign: Sequence[RankSummary] = (
         others = [s for r, s in enumerate(numbered.summaries) if r in strange]
         return compare([s for s in summaries if not any(s is other for other in others)], (*foreign, *others))
     if foreign:
-        told = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
-        text = (
-            f"of another run than the others, whose collectives come at other times, and not compared with them: {told}"
-        )
+        message = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
+        text = f"of another run than the others, whose collectives come at other times, and not compared with them: {message}"
         numbered = replace(numbered, notes=(*numbered.notes, Note("mixed-ranks", text, len(foreign))))
     run = _Comparison(numbered, matched, alignment).run()
     return Comparison(run, numbered.summaries, matched, alignment)
@@ -576,11 +574,11 @@ class _Comparison:
     def _notes(self, skew_before: int) -> list[Note]:
         """What limits the comparison."""
         alignment, names = self.alignment, self.numbers
-        told: list[tuple[str, int, str]] = []
+        parts: list[tuple[str, int, str]] = []
         lost = np.flatnonzero(~alignment.possible).tolist()
         if lost:
             who = ", ".join(str(names[r]) for r in lost[:RANKS_NAMED])
-            told.append(
+            parts.append(
                 ("not-aligned", len(lost), f"ranks {who} cannot be put on one clock with the others: the recordings have no "
                  "common clock and no collective in common; their arrivals are not compared")
             )  # fmt: skip
@@ -589,7 +587,7 @@ class _Comparison:
         if clocked:
             most = max(clocked, key=lambda r: abs(int(alignment.offset_ns[r])))
             by, error = int(alignment.offset_ns[most]) / 1e6, int(alignment.error_ns[most]) / 1e3
-            told.append(
+            parts.append(
                 ("rank-clocks", len(clocked), f"the clocks of {len(clocked)} ranks were corrected by the ends of their "
                  f"collectives, rank {names[most]} by {by:+,.3f} ms (error {error:,.1f} µs)")
             )  # fmt: skip
@@ -599,40 +597,40 @@ class _Comparison:
                 alignment.drift[r] * (self.summaries[r].end_ns - self.summaries[r].start_ns) / 1e3 for r in drifting
             ]
             most = int(np.argmax(np.abs(apart)))
-            told.append(
+            parts.append(
                 ("rank-drift", len(drifting), f"the clocks of {len(drifting)} ranks run at another speed, that of rank "
                  f"{names[drifting[most]]} by {apart[most]:+,.1f} µs over its window; corrected by the ends of their collectives")
             )  # fmt: skip
         if not len(self.arrivals.first):
-            told.append(
+            parts.append(
                 ("no-collectives", 1, "no collective of two ranks could be matched: the ranks are shown side by side, who "
                  "waits for whom is unknown")
             )  # fmt: skip
         elif not all(self.matched.by_sequence):
-            told.append(
+            parts.append(
                 ("matched-by-order", len(self.arrivals.first), "collectives without sequence numbers were matched by group or "
                  "stream, kind and order")
             )  # fmt: skip
         if self.matched.unmatched:
             text = "collectives that some ranks of their group do not have"
-            told.append(("unmatched-collectives", self.matched.unmatched, text))
+            parts.append(("unmatched-collectives", self.matched.unmatched, text))
         if self.apart.any():
-            told.append(
+            parts.append(
                 ("apart-collectives", int(self.apart.sum()), f"{int(self.apart.sum())} of {len(self.apart)} collectives do not "
                  "end together on their ranks: groups that the recordings do not name, or clocks that jump; who waits for whom "
                  "in them is unknown")
             )  # fmt: skip
         wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
         if skew_before > SKEW_SHOWN * wall:
-            told.append(
+            parts.append(
                 ("skew-before", 1, f"the ranks come up to {duration(skew_before)} apart to the first collective of a group: "
                  "that comes from before the recording and is charged to nobody")
             )  # fmt: skip
-        told += [("slow-link", 1, text) for text in self._slow_links()]
+        parts += [("slow-link", 1, text) for text in self._slow_links()]
         if self.stride > 1:
             text = f"one collective in {self.stride} of each kind was looked at; sums are scaled up"
-            told.append(("sampled-collectives", self.stride, text))
-        return [Note(code, message, count) for code, count, message in told]
+            parts.append(("sampled-collectives", self.stride, text))
+        return [Note(code, message, count) for code, count, message in parts]
 
 
 def _ends_apart(a: Arrivals) -> Bool:

@@ -202,8 +202,8 @@ def late_ranks(arrivals: Arrivals, late: Late, ranks: int, wall_ns: int) -> list
         found = _over_steps(np.stack([by_occasion[step == number].sum(axis=0) for number in numbers.tolist()]))
     else:
         found = _in_one_step(arrivals, late, occasion, ranks)
-    told = [_late(arrivals, occasion, slow, evidence, by_occasion) for slow, evidence in found]
-    return sorted((one for one in told if one.cost_ns >= WORTH * wall_ns), key=lambda one: -one.cost_ns)
+    stragglers = [_late(arrivals, occasion, slow, evidence, by_occasion) for slow, evidence in found]
+    return sorted((one for one in stragglers if one.cost_ns >= WORTH * wall_ns), key=lambda one: -one.cost_ns)
 
 
 def _over_steps(rows: NDArray[np.float64]) -> list[tuple[tuple[int, ...], LateEvidence]]:

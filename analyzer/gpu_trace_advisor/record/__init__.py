@@ -72,8 +72,8 @@ def own_rank() -> int | None:
             return int(dist.get_rank())
     except ImportError:
         pass
-    told = os.environ.get("RANK", "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 10 else None
+    given = os.environ.get("RANK", "")
+    return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
 
 
 def trace_name(worker: str | None = None, *, packed: bool = True) -> str:

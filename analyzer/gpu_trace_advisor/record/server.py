@@ -107,8 +107,8 @@ def _post(url: str, call: str, seconds: float, body: dict[str, object] | None = 
         with error:
             said = " ".join(error.read(200).decode("utf-8", errors="replace").split())
         hint = HINTS.get(error.code, "see the server's log")
-        told = " ".join(filter(None, (str(error.code), error.reason, said[:80])))
-        raise NothingToAnalyse(f"{shown}: the server answers {told}; {hint}") from None
+        text = " ".join(filter(None, (str(error.code), error.reason, said[:80])))
+        raise NothingToAnalyse(f"{shown}: the server answers {text}; {hint}") from None
     except TimeoutError:
         raise NothingToAnalyse(
             f"{shown}: no answer within {seconds:g} s; see the server's log, or give more --patience"

@@ -29,9 +29,9 @@ def render(advice: Advice, comparison: Comparison | None = None) -> str:
         lines += _findings(advice, device)
         lines += _partition(device)
     if advice.health or advice.errors:
-        told = [f"- not done: {escaped(error)}" for error in advice.errors]
-        told += [f"- {escaped(note.code.replace('-', ' '))}: {escaped(note.message)}" for note in advice.health]
-        lines += ["<details><summary>What limits this</summary>", "", *told, "", "</details>", ""]
+        parts = [f"- not done: {escaped(error)}" for error in advice.errors]
+        parts += [f"- {escaped(note.code.replace('-', ' '))}: {escaped(note.message)}" for note in advice.health]
+        lines += ["<details><summary>What limits this</summary>", "", *parts, "", "</details>", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

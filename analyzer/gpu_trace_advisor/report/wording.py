@@ -19,12 +19,12 @@ FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
 
 def sides_of(device: DeviceAdvice) -> str:
     """Idle time by where the closing operation was: still to be launched, submitted, or launched by nothing known."""
-    told = (
+    parts = (
         (device.idle_host_ns, "host-bound"),
         (device.idle_submitted_ns, "waiting on device"),
         (device.idle_unlinked_ns, "with no launch recorded"),
     )
-    return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in told if ns)
+    return ", ".join(f"{share(ns, device.idle_ns)} {what}" for ns, what in parts if ns)
 
 
 def on_path(cause: str) -> str:
@@ -90,9 +90,9 @@ def bandwidth(copy: CopyTime) -> str:
 
 def waits_of(device: DeviceAdvice) -> str:
     """Calls that block the host, counted; continues "Blocking calls:"."""
-    told = f"{count_of(device.syncs, 'sync')}, {count_of(device.blocking_copies, 'copy', 'copies')}"
+    text = f"{count_of(device.syncs, 'sync')}, {count_of(device.blocking_copies, 'copy', 'copies')}"
     allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
-    return told + allocated
+    return text + allocated
 
 
 def count_of(number: int, one: str, several: str = "") -> str:

@@ -419,10 +419,10 @@ def shape_text(dims: str, most: int = 4) -> str:
         shapes = json.loads(dims) if dims else []
     except (ValueError, RecursionError):
         return ""
-    told = (
+    parts = (
         [_one_shape(shape) for shape in shapes if isinstance(shape, list) and shape] if isinstance(shapes, list) else []
     )
-    return ", ".join(told[:most]) + (", …" if len(told) > most else "")
+    return ", ".join(parts[:most]) + (", …" if len(parts) > most else "")
 
 
 def _one_shape(shape: list[object]) -> str:

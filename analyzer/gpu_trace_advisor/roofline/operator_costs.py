@@ -403,8 +403,8 @@ def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: 
     if not (kind[on] == NONE).any() or not (kind[on] != NONE).any():
         return borrowed
     sizes = values_of([trace.texts.get("grid"), trace.texts.get("block")], timeline.row[on])
-    told = (sizes[0] != NONE) & (sizes[1] != NONE)
-    on, sizes = on[told], [column[told] for column in sizes]
+    recorded = (sizes[0] != NONE) & (sizes[1] != NONE)
+    on, sizes = on[recorded], [column[recorded] for column in sizes]
     if not len(on):
         return borrowed
     alike, which = distinct_rows([trace.name_code[timeline.row[on]], *sizes])

@@ -151,9 +151,9 @@ def _light_runs(light: Bool, ends: Bool, stream: Int64) -> tuple[Int64, Int64]:
 def operators_of(view: DeviceWindow, operations: Int64) -> list[str]:
     """The operators that launched these operations, in order, repetitions in a row once."""
     timeline = view.timeline
-    told: list[str] = []
+    operators: list[str] = []
     for launch in timeline.launch[operations].tolist():
         row = int(timeline.host.operator[launch]) if launch != NONE else NONE
-        if row != NONE and (not told or told[-1] != view.trace.label(row)):
-            told.append(view.trace.label(row))
-    return told
+        if row != NONE and (not operators or operators[-1] != view.trace.label(row)):
+            operators.append(view.trace.label(row))
+    return operators

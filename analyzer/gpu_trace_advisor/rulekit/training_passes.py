@@ -95,9 +95,9 @@ def _width(view: DeviceWindow, on: Int64) -> int:
     """Bytes of a number in these collectives; 4 where nothing tells."""
     timeline, trace = view.timeline, view.trace
     codes = values_at(trace.texts.get("dtype"), timeline.row[on])
-    told = [dtype_bytes(trace.strings[code]) for code in present(codes[codes != NONE]).tolist()]
+    widths = [dtype_bytes(trace.strings[code]) for code in present(codes[codes != NONE]).tolist()]
     launches = timeline.launch[on]
     parents = timeline.host.parent[launches[launches != NONE]]
     types = values_at(trace.texts.get("Input type"), ascending(parents[parents != NONE]))
-    told += [dtype_bytes(trace.strings[code]) for code in types[types != NONE].tolist()]
-    return max((width for width in told if width > 0), default=4)
+    widths += [dtype_bytes(trace.strings[code]) for code in types[types != NONE].tolist()]
+    return max((width for width in widths if width > 0), default=4)

@@ -94,12 +94,12 @@ def left_to_gain(device: DeviceAdvice) -> str:
 
 def _where(evidence: Sequence[Evidence]) -> str:
     """The first events that have a place."""
-    told = []
+    parts = []
     for item in [e for e in evidence if e.at_ms][:2]:
         at = f"at {item.at_ms[0]:,.3f} ms of the trace" + (" and later" if item.count > 1 else "")
         line = f", {clean(item.python)}" if item.python and item.python != item.what else ""
-        told.append(f"{cut(clean(item.what), 60)} × {item.count:,} ({at}{line})")
-    return "; ".join(told)
+        parts.append(f"{cut(clean(item.what), 60)} × {item.count:,} ({at}{line})")
+    return "; ".join(parts)
 
 
 def _span(saving: tuple[int, int], wall: int) -> str:

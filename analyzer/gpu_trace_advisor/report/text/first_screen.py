@@ -81,15 +81,15 @@ def _recording(advice: Advice, device: DeviceAdvice | None) -> Iterator[str]:
 
 def _limits(advice: Advice) -> Iterator[str]:
     """What was not read, what makes numbers doubtful, and whether savings can be trusted."""
-    told = [f"Not read: {clean(error)}" for error in advice.errors]
+    parts = [f"Not read: {clean(error)}" for error in advice.errors]
     seen: set[str] = set()
     for note in limits(advice.health):
         if note.code not in seen:
             seen.add(note.code)
-            told.append(f"Limit: {clean(note.message)}")
-    yield from told[:LIMITS]
-    left = len(told) - LIMITS + len({note.code for note in advice.health} - seen)
-    if len(told) > LIMITS:
+            parts.append(f"Limit: {clean(note.message)}")
+    yield from parts[:LIMITS]
+    left = len(parts) - LIMITS + len({note.code for note in advice.health} - seen)
+    if len(parts) > LIMITS:
         yield f"and {left} more: -v"
     untrusted = [device for device in advice.devices if not device.replay.trusted]
     if untrusted and len(untrusted) == len(advice.devices):  # where some are trusted, findings of the others say so
@@ -151,15 +151,15 @@ def _changes(page: Page, advice: Advice, device: DeviceAdvice, top: int, *, fact
         _change(page, number, finding, device, facts=facts)
     rest = found[top:]
     joint = advice.joint_of(device)
-    told = []
+    parts = []
     if joint and sum(finding.saving_ns is not None for finding in found) > 1:
-        told.append(f"Together: saves {_saving(joint.saving_ns, device.wall_ns)}, {faster(joint.speedup)}.")
+        parts.append(f"Together: saves {_saving(joint.saving_ns, device.wall_ns)}, {faster(joint.speedup)}.")
     if rest:
-        told.append(
+        parts.append(
             f"{len(rest)} more ({', '.join(finding.rule for finding in rest[:4])}{' …' * (len(rest) > 4)}): -v."
         )
-    if told:
-        page.prose(" ".join(told), "  ")
+    if parts:
+        page.prose(" ".join(parts), "  ")
 
 
 def _change(page: Page, number: int, finding: Finding, device: DeviceAdvice, *, facts: bool) -> None:
@@ -196,13 +196,13 @@ def first_sentence(text: str) -> str:
 def _next(advice: Advice, device: DeviceAdvice) -> str:
     """What to run for more."""
     found = advice.findings_of(device)
-    told = ["-v shows everything", "--html report.html draws it"]
+    parts = ["-v shows everything", "--html report.html draws it"]
     if found:
-        told.append(f"--explain {found[0].rule} says why")
+        parts.append(f"--explain {found[0].rule} says why")
     priced = list(dict.fromkeys(finding.rule for finding in found if finding.saving_ns))
     if priced and not advice.what_if:
-        told.append(f"--what-if {','.join(priced[:3])} replays {'them' if len(priced) > 1 else 'it'}")
-    return "; ".join(told) + "."
+        parts.append(f"--what-if {','.join(priced[:3])} replays {'them' if len(priced) > 1 else 'it'}")
+    return "; ".join(parts) + "."
 
 
 def summary(advice: Advice) -> list[str]:

@@ -86,8 +86,8 @@ def kernels(page: Page, device: DeviceAdvice, count: int = 7) -> None:
         classes[kernel.kernel_class] += kernel.ns
     if len(classes) > 1:
         ranked = sorted(classes.items(), key=lambda pair: -pair[1])[:5]
-        told = ", ".join(f"{cls} {share(ns, whole)}" for cls, ns in ranked)
-        page.prose(f"By class: {told}.", "  ", "dim")
+        text = ", ".join(f"{cls} {share(ns, whole)}" for cls, ns in ranked)
+        page.prose(f"By class: {text}.", "  ", "dim")
     page.prose("A timeline does not show what happens inside a kernel, such as warps waiting.", "  ", "dim")
 
 
@@ -119,13 +119,13 @@ def inside_kernels(page: Page, device: DeviceAdvice, count: int = 6) -> None:
             "be reached, the most that a better kernel could give; ? not judged (short, beside others, or faster than the "
             "device allows).", "  ", "dim",
         )  # fmt: skip
-    told = f"{share(inside.covered_ns, inside.kernel_ns)} of the kernels' time has known work"
+    text = f"{share(inside.covered_ns, inside.kernel_ns)} of the kernels' time has known work"
     if inside.missing:
         unknown = (f"{clean(m.operator or m.kernel)} {share(m.ns, inside.kernel_ns)}" for m in inside.missing[:3])
-        told += f"; the largest unknown: {', '.join(unknown)}"
+        text += f"; the largest unknown: {', '.join(unknown)}"
     if inside.above_ns is not None:
-        told += f"; {duration(inside.above_ns)} above what can be reached"
-    page.prose(f"{told}.", "  ")
+        text += f"; {duration(inside.above_ns)} above what can be reached"
+    page.prose(f"{text}.", "  ")
     mfu = f"MFU {share_of(inside.mfu)}" if inside.mfu is not None else "MFU unknown"
     page.prose(f"{mfu}: {clean(inside.mfu_why)}.", "  ")
 
