@@ -330,14 +330,14 @@ def _outside(timeline: Timeline, window: Window) -> Note | None:
         return None
     mine = (trace.process == timeline.process) & (trace.kind != Kind.OVERHEAD)
     first, last = int(trace.start_ns[mine].min()), int(trace.end_ns[mine].max())
-    errors = []
+    parts = []
     for start, end, where in ((first, window.start_ns, "before"), (window.end_ns, last, "after")):
         if end - start >= max(OUTSIDE * (last - first), OUTSIDE_NS):
-            errors.append(
+            parts.append(
                 f"{duration(end - start)} ({share(end - start, last - first)} of the recording) {where} the window"
                 + _mostly(timeline, start, end)
             )
-    return Note("outside-window", f"{'; '.join(errors)}: not in these numbers (--window all)", 1) if errors else None
+    return Note("outside-window", f"{'; '.join(parts)}: not in these numbers (--window all)", 1) if parts else None
 
 
 def _mostly(timeline: Timeline, start: int, end: int) -> str:
