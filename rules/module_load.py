@@ -119,4 +119,4 @@ def _record_warm(view: DeviceWindow) -> str:
             "Leave the start out: --window START:END behind it, or record warm steps only, nsys profile -c cudaProfilerApi "
             "with cudaProfilerStart and cudaProfilerStop around them."
         )
-    return "Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5)."
+    return "Record after a few warm-up steps: schedule(wait=1, warmup=3, active=5, repeat=1)."

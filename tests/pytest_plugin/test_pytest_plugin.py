@@ -190,7 +190,9 @@ def test_a_missing_baseline_is_written_and_then_held(suite: pytest.Pytester) -> 
     generated(suite.path / "run.json.gz", 3)
     third = suite.runpytest()
     third.assert_outcomes(failed=1)
-    third.stdout.fnmatch_lines(["efficiency: against efficiency?decode.json: regressed: step time *mostly dataloader*"])
+    third.stdout.fnmatch_lines(
+        ["efficiency: against efficiency?decode.json: regressed: step time *mostly data loader*"]
+    )
     assert path.read_text(encoding="utf-8") == kept
 
 

@@ -13,6 +13,7 @@ from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
+from gpu_trace_advisor.attribution.causes import label
 from gpu_trace_advisor.gate.comparability import (
     aligned,
     distinct,
@@ -310,7 +311,7 @@ def _sentence(verdict: str, lane: LaneChange) -> str:
     sign = step.shift.by
     main = next((change for change in lane.causes if change.delta_ns * sign > 0), None)
     if verdict in (IMPROVED, REGRESSED) and main is not None:
-        text += f"; mostly {main.name}: {main.delta_ns / 1e6:+.3f} ms a step"
+        text += f"; mostly {label(main.name)}: {main.delta_ns / 1e6:+.3f} ms a step"
     return text
 
 
