@@ -57,6 +57,15 @@ def test_what_has_no_saving_says_why() -> None:
     assert "     No saving computed: nobody knows." in shown(device(), findings=(finding(1, None),))
 
 
+def test_why_there_is_no_saving_is_said_once() -> None:
+    found = tuple(finding(number, None, unpriced="too little is known") for number in (1, 2))
+    lines = shown(device(), findings=found)
+    assert [line.strip() for line in lines if "No saving computed" in line] == [
+        "No saving computed: too little is known.",
+        "No saving computed: for the same reason.",
+    ]
+
+
 def test_three_changes_and_how_to_see_the_others() -> None:
     text = "\n".join(shown(device(), findings=tuple(map(finding, range(1, 6)))))
     assert "  3. Fault 3" in text and "  4. Fault 4" not in text

@@ -18,7 +18,7 @@ from gpu_trace_advisor.report.text.terminal import Page, bar, columns, pad
 from gpu_trace_advisor.report.wording import FORMATS, decimals, ms
 from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.sanitize import clean
-from gpu_trace_advisor.units import between, duration, faster, share
+from gpu_trace_advisor.units import between, duration, faster, percent, share
 
 CHANGES = 3  # shown by default
 ROWS = 7  # causes with a row of their own
@@ -95,8 +95,8 @@ def _limits(advice: Advice) -> Iterator[str]:
     if untrusted and len(untrusted) == len(advice.devices):  # where some are trusted, findings of the others say so
         replay = max((device.replay for device in untrusted), key=lambda r: abs(r.error) + r.unexplained)
         yield (
-            f"Trust: no savings are shown; the unchanged replay is off by {100 * replay.error:+.1f} %, and "
-            f"{100 * replay.unexplained:.1f} % of the wall rests on what was not recorded."
+            f"Trust: no savings are shown; the unchanged replay is off by {percent(replay.error, 1, '+')}, and "
+            f"{percent(replay.unexplained, 1)} of the wall rests on what was not recorded."
         )
 
 
@@ -147,8 +147,10 @@ def _changes(page: Page, advice: Advice, device: DeviceAdvice, top: int, *, fact
     page.head("WHAT TO CHANGE", "each on top of the ones before it" if found else "nothing found")
     if not found:
         page.prose(f"No rule has a change worth 1 % of the wall. {left_to_gain(device)}", "  ")
+    reasons: set[str] = set()
     for number, finding in enumerate(found[:top], start=1):
-        _change(page, number, finding, device, facts=facts)
+        _change(page, number, finding, device, facts=facts, again=finding.unpriced in reasons)
+        reasons.add(finding.unpriced)
     rest = found[top:]
     joint = advice.joint_of(device)
     parts = []
@@ -162,8 +164,8 @@ def _changes(page: Page, advice: Advice, device: DeviceAdvice, top: int, *, fact
         page.prose(" ".join(parts), "  ")
 
 
-def _change(page: Page, number: int, finding: Finding, device: DeviceAdvice, *, facts: bool) -> None:
-    """Title and rule, what it saves, what is so, what to do."""
+def _change(page: Page, number: int, finding: Finding, device: DeviceAdvice, *, facts: bool, again: bool) -> None:
+    """Title and rule, what it saves, what is so, what to do; why it has no price only where that is not said `again`."""
     page.prose(f"{clean(finding.title)} [{finding.rule}]", "     ", "bold", first=f"  {number}. ")
     doubt = ", low confidence" if finding.confidence == "low" else ""
     if finding.saving_ns and finding.speedup:
@@ -173,7 +175,8 @@ def _change(page: Page, number: int, finding: Finding, device: DeviceAdvice, *, 
             saves += f" Wide: {clean(finding.assumes[-1])}."
         page.prose(saves, "     ")
     elif finding.unpriced and not finding.unpriced.startswith("no change"):
-        page.prose(f"No saving computed{doubt}: {clean(finding.unpriced)}.", "     ", "dim")
+        why = "for the same reason" if again else clean(finding.unpriced)
+        page.prose(f"No saving computed{doubt}: {why}.", "     ", "dim")
     if facts:
         page.prose(clean(first_sentence(finding.message)), "     ", "dim")
     page.prose(f"Do: {clean(finding.how)}", "     ")
