@@ -311,7 +311,7 @@ def _sentence(verdict: str, lane: LaneChange) -> str:
     sign = step.shift.by
     main = next((change for change in lane.causes if change.delta_ns * sign > 0), None)
     if verdict in (IMPROVED, REGRESSED) and main is not None:
-        text += f"; mostly {label(main.name)}: {main.delta_ns / 1e6:+.3f} ms a step"
+        text += f"; mostly {label(main.name)}, {main.delta_ns / 1e6:+.3f} ms a step"
     return text
 
 
