@@ -5,13 +5,14 @@ from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_rows import (
     Judged,
+    beyond_cache,
     called,
     formula_of,
     judged_rows,
     operations,
     rate,
+    too_few_blocks,
     toward,
-    units_of,
 )
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent, share
@@ -19,7 +20,6 @@ from gpu_trace_advisor.units import percent, share
 SLOW = 0.5  # of what products reach: fused kernels of version 2 get about that on long sequences
 LONG = 512  # queries: on shorter sequences launch, ramp and the softmax weigh more than the products
 FEW = 16  # queries of a decode: one a sequence, some more where tokens are guessed ahead
-CACHES = 4  # times the last-level cache: of fewer bytes much may stay there
 MUCH = 0.3  # of the wall, from which short sequences are worth a word
 POWERS = (32, 64, 128, 256)
 
@@ -120,7 +120,7 @@ def attention_efficiency(view: DeviceWindow) -> Iterator[Claim]:
         hopeful = min(span("gt-fa3", "speedup")[1] * SLOW, 1.0)
         yield Claim(
             message=f"{called(worst)}: {_sizes(worst)} at {rate(worst.row)}; such attention takes "
-            f"{share(ns, view.window.wall_ns)} of the wall.{_padded(worst)}{_blocks(view, worst)}",
+            f"{share(ns, view.window.wall_ns)} of the wall.{_padded(worst)}{too_few_blocks(view, worst)}",
             ns=ns,
             how="Try the kernel made for this device (FlashAttention 3, cuDNN, AITER or CK; sdpa_kernel chooses), head sizes of "
             "64 or 128, and no dense mask.",
@@ -138,7 +138,7 @@ def attention_efficiency(view: DeviceWindow) -> Iterator[Claim]:
         yield Claim(
             title="Attention over a long cache below the bandwidth",
             message=f"{called(worst)}: {_sizes(worst)}, at {rate(worst.row)}: it has to read the cache once; such attention "
-            f"takes {share(ns, view.window.wall_ns)} of the wall.{_blocks(view, worst)}",
+            f"takes {share(ns, view.window.wall_ns)} of the wall.{too_few_blocks(view, worst)}",
             ns=ns,
             how="Split the keys over more blocks (Flash-Decoding, split-KV paged attention), or make the cache smaller: grouped "
             "queries, 8 bits.",
@@ -177,9 +177,7 @@ def attention_efficiency(view: DeviceWindow) -> Iterator[Claim]:
 def _over_cache(view: DeviceWindow, one: Judged) -> bool:
     """Few queries over many keys, too many for the device's cache."""
     few = 0 < one.cost.queries <= FEW and one.cost.keys >= LONG
-    return (
-        few and one.row.bound == "memory" and one.row.bytes >= CACHES * (view.hardware.l2_bytes if view.hardware else 0)
-    )
+    return few and one.row.bound == "memory" and beyond_cache(view, one)
 
 
 def _sizes(one: Judged) -> str:
@@ -192,12 +190,3 @@ def _padded(one: Judged) -> str:
     head = one.cost.head
     up = next((power for power in POWERS if power >= head), head)
     return f" Kernels that pad heads of {head} to {up} waste {percent(1 - head / up)}." if head and up != head else ""
-
-
-def _blocks(view: DeviceWindow, one: Judged) -> str:
-    blocks = one.row.blocks
-    return (
-        f" Its {blocks} blocks leave some of {view.kernel_table.sms} {units_of(view)} idle."
-        if 0 < blocks < view.kernel_table.sms
-        else ""
-    )

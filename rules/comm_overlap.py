@@ -9,7 +9,7 @@ from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.timelines.device import COMMUNICATION
-from gpu_trace_advisor.units import counted, duration, percent, share
+from gpu_trace_advisor.units import count_of, duration, percent, share
 
 FROM = 0.05  # of the wall: the low end of what training spends on communication at all
 
@@ -112,7 +112,7 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
     row = _row(view)
     moving = min(row.moving_ns, lost) if row else lost
     yield Claim(
-        message=f"{counted(len(mine), 'collective')}, {duration(whole)} in all, of which nothing hides {duration(lost)} "
+        message=f"{count_of(len(mine), 'collective')}, {duration(whole)} in all, of which nothing hides {duration(lost)} "
         f"({share(lost, window.wall_ns)} of the wall); {percent(low)} to {percent(high)} is usual in "
         "training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
         named={"exposed-communication": moving},

@@ -11,7 +11,7 @@ from gpu_trace_advisor.rulekit.launch_size import launch_size, nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
-from gpu_trace_advisor.units import counted, duration, share
+from gpu_trace_advisor.units import count_of, duration, share
 
 LONG_NS = 20_000  # shorter kernels last about as long however many blocks they have
 FROM = 0.03  # of the wall in such kernels
@@ -105,8 +105,8 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
     fill = np.minimum(blocks / sms, 1.0) if sms else np.minimum(blocks * threads / 2048, 1.0)
     name = readable(timeline.label(int(longest)))
     yield Claim(
-        message=f"{counted(len(on), 'kernel')}, {share(lost, wall)} of the wall ({duration(lost)}), most of the GPU empty: "
-        f"{name} has {counted(int(blocks[at]), 'block')} of {threads[at]:,} threads{there}.",
+        message=f"{count_of(len(on), 'kernel')}, {share(lost, wall)} of the wall ({duration(lost)}), most of the GPU empty: "
+        f"{name} has {count_of(int(blocks[at]), 'block')} of {threads[at]:,} threads{there}.",
         named=named,
         how=_how(kernel_class(timeline.label(int(longest)))),
         fix=faster(

@@ -166,18 +166,18 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
 def _inside(view: DeviceWindow, busy: int, ideal: int, known: int) -> Iterator[Claim]:
     """Kernels are far from what the device can do, and no rule says why: which of them to look into."""
     table = view.kernel_table
-    lost = max(table.ranked, key=lambda at: table.rows[at].above_ns or 0, default=None)
-    row = None if lost is None else table.rows[lost]
-    if lost is None or row is None or not row.above_ns:
+    at = max(table.ranked, key=lambda at: table.rows[at].above_ns or 0, default=None)
+    if at is None or not (above := table.rows[at].above_ns):
         return
+    row = table.rows[at]
     yield Claim(
         title="What there is to gain lies inside the kernels",
         message=f"Kernels run {share(busy, view.window.wall_ns)} of the wall, and their work needs {share(ideal, known)} of that "
         f"time at the device's peaks. Most above what can be reached is {row.operator} {row.shape} {row.dtype}: "
-        f"{duration(row.above_ns)} of {duration(row.ns)}; no rule knows why.",
+        f"{duration(above)} of {duration(row.ns)}; no rule knows why.",
         ns=row.ns,
         how="Try another kernel for it (torch.compile, another library or layout), or look inside it with a kernel profiler.",
-        evidence=(of_operations(view, table.operations(lost), f"{row.operator} {row.shape}"),),
+        evidence=(of_operations(view, table.operations(at), f"{row.operator} {row.shape}"),),
         formula=f"roofline time {ideal / 1e6:,.3f} ms of {known / 1e6:,.3f} ms in kernels whose work is known",
         grade="modelled",
         unpriced="whether a faster kernel exists is not known",

@@ -2,20 +2,20 @@ from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import among
-from gpu_trace_advisor.roofline.kernel_table import CACHES
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.fusible_chains import operations_worth_fusing
 from gpu_trace_advisor.rulekit.kernel_rows import (
     FAMILIES,
     Judged,
+    beyond_cache,
     called,
     formula_of,
     is_cut_badly,
     judged_rows,
     operations,
     rate,
+    too_few_blocks,
     toward,
-    units_of,
 )
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
@@ -108,25 +108,16 @@ def slow_memory_kernel(view: DeviceWindow) -> Iterator[Claim]:
     When it must not fire: tensors that a cache holds, short kernels, those that share the device, chains that fusion would
     make one kernel of, or devices without known bandwidth.
     """
-    hardware = view.hardware
-    if hardware is None:
-        return
-    slow = [one for one in judged_rows(view) if _slow(view, one, CACHES * hardware.l2_bytes)]
+    slow = [one for one in judged_rows(view) if _slow(view, one)]
     other = operations_worth_fusing(view)
     runs = list(unfused_attention(view))
     slow = [one for one in slow if not _claimed(view, one, [other, *runs])]
     if not slow:
         return
     worst, ns = slow[0], sum(one.row.ns for one in slow)
-    blocks = worst.row.blocks
-    few = (
-        f" Its {blocks} blocks leave some of {view.kernel_table.sms} {units_of(view)} idle."
-        if 0 < blocks < view.kernel_table.sms
-        else ""
-    )
     yield Claim(
-        message=f"{called(worst)} moves at {rate(worst.row)}.{few} {_count(slow)} below half of the bandwidth take "
-        f"{share(ns, view.window.wall_ns)} of the wall.",
+        message=f"{called(worst)} moves at {rate(worst.row)}.{too_few_blocks(view, worst)} {_count(slow)} below half of the "
+        f"bandwidth take {share(ns, view.window.wall_ns)} of the wall.",
         ns=ns,
         how=_how(worst),
         fix=toward(
@@ -140,9 +131,9 @@ def slow_memory_kernel(view: DeviceWindow) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def _slow(view: DeviceWindow, one: Judged, least: float) -> bool:
+def _slow(view: DeviceWindow, one: Judged) -> bool:
     row = one.row
-    if row.bound != "memory" or row.family in FAMILIES or row.bytes < least or row.of_reachable is None:
+    if row.bound != "memory" or row.family in FAMILIES or not beyond_cache(view, one) or row.of_reachable is None:
         return False
     return row.of_reachable < SLOW and not is_cut_badly(view, one)
 

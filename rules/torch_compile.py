@@ -107,7 +107,8 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         return
     if any(use.role in ("compiler", "graphs", "engine") for use in view.uses):
         return
-    fusible = sum(chain.ns for chain in worth_fusing(view))
+    chains = worth_fusing(view)
+    fusible = sum(chain.ns for chain in chains)
     window = Intervals(*(np.array([instant]) for instant in (view.window.start_ns, view.window.end_ns)))
     host = wall_time.of_idle(view, window, LAUNCHES, wall_time.LAUNCH_SCALE_NS)
     launching = sum(host.values())
@@ -116,7 +117,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         return
     low, high = span("gt-compile-gain", "gain")
     reasons = [f"{share(launching, wall)} of the wall goes to launching operators one by one"] * launches
-    reasons += [f"{share(fusible, wall)} to chains of memory-bound kernels that could be one"] * fuses
+    reasons += [f"{share(fusible, wall)} of the wall goes to chains of memory-bound kernels that could be one"] * fuses
     priced = " and ".join(["cuda-graphs"] * launches + ["fuse-elementwise"] * fuses)
     yield Claim(
         message=f"Nothing is compiled, and {' and '.join(reasons)}.",
@@ -125,7 +126,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
         how='torch.compile(model), mode="reduce-overhead" for many small kernels; check the outputs, count recompiles.',
         evidence=(
             *of_causes(view, "framework", "python"),
-            *([Evidence("chains of memory-bound kernels", len(worth_fusing(view)), fusible)] if fuses else []),
+            *([Evidence("chains of memory-bound kernels", len(chains), fusible)] if fuses else []),
         ),
         formula=f"context only: {percent(low)} to {percent(high)} faster after minutes of compiling "
         "was claimed for training",

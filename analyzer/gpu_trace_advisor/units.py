@@ -70,9 +70,9 @@ def moved_at(count: int, ns: int) -> str:
     return f"{count / one:,.{1 if one > 1 else 0}f} {unit} at {count / ns:.1f} GB/s"
 
 
-def counted(count: int, what: str) -> str:
-    """`1 launch call`, `20 launch calls`."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
+def count_of(number: int, one: str, several: str = "") -> str:
+    """`1 launch call`, `20 launch calls`; `several` where it is no plain plural."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def times(count: int) -> str:

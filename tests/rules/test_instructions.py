@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +81,27 @@ def test_who_recorded_steps_is_not_told_to_record_some() -> None:
     assert "What runs once is not worth a graph" in once.how
     again = judged("largest-loss", PREPARING.format(step="step |......................", repeat=4))
     assert "What runs once" not in again.how and "torch.compile" in again.how
+
+
+def test_what_compiling_would_help_is_said_in_whole_sentences() -> None:
+    """Three memory-bound kernels of 6 cells each in 25, and no launch that the device waits for."""
+    text = """
+        step |.........................
+        host mabcOS==================..
+        s7   .mmmmmmmaaaaaabbbbbbcccccc
+        m: ampere_bf16_gemm
+        a: vectorized_elementwise_kernel_mul
+        b: vectorized_elementwise_kernel_add
+        c: layer_norm_kernel
+        repeat: 4
+        scale: 10us
+    """
+    found = judged("torch-compile", text)
+    assert re.fullmatch(
+        r"Nothing is compiled, and [\d.]+ % of the wall goes to chains of memory-bound kernels that could be one\.",
+        found.message,
+    )
+    assert found.unpriced == "it is one way to what fuse-elementwise would give, which is not counted again"
 
 
 @pytest.mark.parametrize(

@@ -526,5 +526,5 @@ def _host_steps(trace: Trace, request: Request) -> tuple[tuple[StepAdvice, ...],
 def _diagnostics(trace: Trace) -> str:
     texts = trace.metadata.get("diagnostics") or []
     texts = [text for text in texts if not re.search(r"backtrace|perf event|paranoid|CPU (?:kernel )?IP", text)]
-    parts = [text for text in texts if re.search(r"cuda|cupti|gpu|kernel", text, re.IGNORECASE)] or list(texts)
-    return f" (the profiler said: {' '.join(parts[0].split())[:200]})" if parts else ""
+    relevant = [text for text in texts if re.search(r"cuda|cupti|gpu|kernel", text, re.IGNORECASE)] or list(texts)
+    return f" (the profiler said: {' '.join(relevant[0].split())[:200]})" if relevant else ""

@@ -164,9 +164,11 @@ def distrust(view: DeviceWindow) -> str | None:
     unrecorded = (
         f"{percent(trust.unexplained, 1)} of the wall rests on what was not recorded (launches, waits, kernels, host)"
     )
-    reasons = (
-        [unrecorded] if trust.unexplained > TRUSTED else [off] if abs(trust.error) > TRUSTED else [off, unrecorded]
-    )
+    reasons = [off, unrecorded]
+    if trust.unexplained > TRUSTED:  # either alone is enough to say
+        reasons = [unrecorded]
+    elif abs(trust.error) > TRUSTED:
+        reasons = [off]
     return f"{' and '.join(reasons)}: above {percent(TRUSTED)} no saving is shown"
 
 

@@ -263,10 +263,10 @@ class Decoding:
     def speculates(self) -> str:
         """A record that shows speculative decoding; empty without."""
         trace = self.view.trace
-        known = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
+        recorded = np.isin(trace.kind, (Kind.OPERATOR, Kind.RANGE, Kind.SPAN, Kind.PYTHON)) & (
             trace.process == self.view.timeline.process
         )
-        host = (trace.names[code] for code in present(trace.name_code[known]).tolist())
+        host = (trace.names[code] for code in present(trace.name_code[recorded]).tolist())
         return next((name for name in [*self.names(self.operations), *host] if SPECULATION.search(name)), "")
 
     @cached_property

@@ -25,7 +25,7 @@ from gpu_trace_advisor.ranks.model import (
     RankSummary,
     Straggler,
 )
-from gpu_trace_advisor.ranks.stragglers import WORTH, Arrivals, Late, LateRanks, late_ones, late_ranks, occasions
+from gpu_trace_advisor.ranks.stragglers import WORTH, Arrivals, Late, LateRanks, late_ones, late_ranks
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Note
 from gpu_trace_advisor.units import duration
@@ -159,8 +159,8 @@ def compare(summaries: Sequence[RankSummary], foreign: Sequence[RankSummary] = (
         others = [s for r, s in enumerate(numbered.summaries) if r in strange]
         return compare([s for s in summaries if not any(s is other for other in others)], (*foreign, *others))
     if foreign:
-        message = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
-        text = f"of another run than the others, whose collectives come at other times, and not compared with them: {message}"
+        files = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
+        text = f"of another run than the others, whose collectives come at other times, and not compared with them: {files}"
         numbered = replace(numbered, notes=(*numbered.notes, Note("mixed-ranks", text, len(foreign))))
     run = _Comparison(numbered, matched, alignment).run()
     return Comparison(run, numbered.summaries, matched, alignment)
@@ -173,7 +173,7 @@ def align_ranks(summaries: Sequence[RankSummary], matched: Matched) -> Alignment
     if (
         not clocked and not symmetric[matched.key].any()
     ):  # exchanges between two end together as well, only less sharply, where it is known who they are
-        symmetric[:] = [kind not in POINT_TO_POINT or size == 2 or ">" in group for group, kind, size in matched.keys]
+        symmetric[:] = [kind not in POINT_TO_POINT or kind == "p2p" or size == 2 for _, kind, size in matched.keys]
     at = np.flatnonzero(symmetric[matched.key])
     files = {name: i for i, name in enumerate(dict.fromkeys(s.local for s in summaries))}
     return align(
@@ -385,7 +385,7 @@ class _Comparison:
         if not len(charged):
             return ()
         least = max(WORTH * wall, UNUSUAL * float(np.median(late.cost_ns[charged])))
-        occasion = occasions(a)
+        occasion = a.occasion
         dearest: dict[int, int] = {}  # of collectives that overlap the one that waits longest
         for i in charged[late.cost_ns[charged] >= least].tolist():
             before = dearest.setdefault(int(occasion[i]), i)
@@ -574,11 +574,11 @@ class _Comparison:
     def _notes(self, skew_before: int) -> list[Note]:
         """What limits the comparison."""
         alignment, names = self.alignment, self.numbers
-        parts: list[tuple[str, int, str]] = []
+        notes: list[tuple[str, int, str]] = []
         lost = np.flatnonzero(~alignment.possible).tolist()
         if lost:
             who = ", ".join(str(names[r]) for r in lost[:RANKS_NAMED])
-            parts.append(
+            notes.append(
                 ("not-aligned", len(lost), f"ranks {who} cannot be put on one clock with the others: the recordings have no "
                  "common clock and no collective in common; their arrivals are not compared")
             )  # fmt: skip
@@ -587,7 +587,7 @@ class _Comparison:
         if clocked:
             most = max(clocked, key=lambda r: abs(int(alignment.offset_ns[r])))
             by, error = int(alignment.offset_ns[most]) / 1e6, int(alignment.error_ns[most]) / 1e3
-            parts.append(
+            notes.append(
                 ("rank-clocks", len(clocked), f"the clocks of {len(clocked)} ranks were corrected by the ends of their "
                  f"collectives, rank {names[most]} by {by:+,.3f} ms (error {error:,.1f} µs)")
             )  # fmt: skip
@@ -597,40 +597,40 @@ class _Comparison:
                 alignment.drift[r] * (self.summaries[r].end_ns - self.summaries[r].start_ns) / 1e3 for r in drifting
             ]
             most = int(np.argmax(np.abs(apart)))
-            parts.append(
+            notes.append(
                 ("rank-drift", len(drifting), f"the clocks of {len(drifting)} ranks run at another speed, that of rank "
                  f"{names[drifting[most]]} by {apart[most]:+,.1f} µs over its window; corrected by the ends of their collectives")
             )  # fmt: skip
         if not len(self.arrivals.first):
-            parts.append(
+            notes.append(
                 ("no-collectives", 1, "no collective of two ranks could be matched: the ranks are shown side by side, who "
                  "waits for whom is unknown")
             )  # fmt: skip
         elif not all(self.matched.by_sequence):
-            parts.append(
+            notes.append(
                 ("matched-by-order", len(self.arrivals.first), "collectives without sequence numbers were matched by group or "
                  "stream, kind and order")
             )  # fmt: skip
         if self.matched.unmatched:
             text = "collectives that some ranks of their group do not have"
-            parts.append(("unmatched-collectives", self.matched.unmatched, text))
+            notes.append(("unmatched-collectives", self.matched.unmatched, text))
         if self.apart.any():
-            parts.append(
+            notes.append(
                 ("apart-collectives", int(self.apart.sum()), f"{int(self.apart.sum())} of {len(self.apart)} collectives do not "
                  "end together on their ranks: groups that the recordings do not name, or clocks that jump; who waits for whom "
                  "in them is unknown")
             )  # fmt: skip
         wall = float(np.median([s.end_ns - s.start_ns for s in self.summaries]))
         if skew_before > SKEW_SHOWN * wall:
-            parts.append(
+            notes.append(
                 ("skew-before", 1, f"the ranks come up to {duration(skew_before)} apart to the first collective of a group: "
                  "that comes from before the recording and is charged to nobody")
             )  # fmt: skip
-        parts += [("slow-link", 1, text) for text in self._slow_links()]
+        notes += [("slow-link", 1, text) for text in self._slow_links()]
         if self.stride > 1:
             text = f"one collective in {self.stride} of each kind was looked at; sums are scaled up"
-            parts.append(("sampled-collectives", self.stride, text))
-        return [Note(code, message, count) for code, count, message in parts]
+            notes.append(("sampled-collectives", self.stride, text))
+        return [Note(code, message, count) for code, count, message in notes]
 
 
 def _ends_apart(a: Arrivals) -> Bool:

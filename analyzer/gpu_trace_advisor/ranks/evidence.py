@@ -26,11 +26,11 @@ from gpu_trace_advisor.trace.model import Int64
 
 Float64 = NDArray[np.float64]
 
-LEVEL = 0.01
-"""How often at most equal ranks are accused; what follows are shares of it."""
 STEADY, APART, INDEPENDENT, SINGLE, OWN_LOAD = 0.003, 0.003, 0.001, 0.002, 0.009
+"""How often chance may come to the same, test by test; over steps they add up to less than 1 %."""
 DRAWS = 4000
 FLOOR_NS = 1_000.0  # what clocks resolve and collectives differ by
+SCALE_NS = 1e9  # of draws, so that the floor is none for them
 RATIO = 5.0  # a distance that varies by more than a fifth is not called steady, whatever chance would do
 CLIPPED = 10.0  # times the usual lateness: more of it in one step counts as so much, so that no single step decides
 DEPENDENT = 0.3  # correlation of neighbouring steps from which on they are not independent
@@ -38,6 +38,7 @@ LOADS = 0.15  # what ranks' loads in a step are taken to be spread by, as with s
 FEWEST = 4  # steps that can be shuffled
 MOST_ROWS, MOST_CELLS = 24, 16_000  # of more steps neighbours are added up
 MOST_RANKS = 256  # gaps among more draws are narrower still
+MOST_DRAWN = 4_000_000  # numbers for one distribution
 TOGETHER = 0.3  # correlation from which on neighbours are one, such as the ranks of a node
 NODES = (2, 4, 8, 16)
 SEED = 18
@@ -53,14 +54,15 @@ class LateEvidence:
     """`steady` or `apart` over steps, `far` within one."""
 
 
-Late = tuple[tuple[int, ...], LateEvidence]
+Accused = tuple[tuple[int, ...], LateEvidence]
+"""Indices of ranks, and why."""
 
 
-def late_over_steps(late_ns: Float64) -> Late | None:
+def late_over_steps(late_ns: Float64) -> Accused | None:
     """The ranks that are late, from [steps, ranks] how much later than the others each came; None where chance would do.
 
-    Of ranks that vary together and are neighbours by their numbers,
-    as those of a node, it is asked what each differs by from its node, then about the nodes.
+    Of ranks that vary together and are neighbours by their numbers, as those of a node, it is asked what each differs by from
+    its node, then about the nodes.
     """
     rows, ranks = late_ns.shape
     if ranks < 2 or rows < 2:
@@ -93,7 +95,7 @@ def _node(late: Float64) -> int:
     return max(alike, key=alike.__getitem__, default=1)
 
 
-def _late(late: Float64) -> Late | None:
+def _late(late: Float64) -> Accused | None:
     clipped = _clipped(late)
     slow = _behind(clipped.sum(axis=0))
     for ranks in (slow, _behind(late.sum(axis=0))):
@@ -136,7 +138,7 @@ def _steady(late: Float64, slow: tuple[int, ...]) -> float:
 @cache
 def _wandering(steps: int, ranks: int) -> Float64:
     """[draws] mean over deviation of how far the latest of so many random walks is behind the others."""
-    draws = min(DRAWS, 4_000_000 // (steps * ranks))
+    draws = min(DRAWS, MOST_DRAWN // (steps * ranks))
     walks = np.cumsum(np.random.default_rng(SEED).standard_normal((draws, steps, ranks)), axis=1)
     latest = walks.mean(axis=1).argmax(axis=1)[:, None, None]
     slow = np.take_along_axis(walks, latest, axis=2)[:, :, 0]
@@ -158,17 +160,19 @@ def _independent(late: Float64) -> bool:
 def _apart(sums: Float64) -> float:
     """How often as many draws from a normal distribution have as wide a gap beside the spread on its two sides."""
     by_chance = _gaps_of_normal(min(len(sums), MOST_RANKS))
-    return (int((by_chance >= float(_widest(sums[None], FLOOR_NS)[0])).sum()) + 1) / (len(by_chance) + 1)
+    return (int((by_chance >= float(_widest(sums[None])[0])).sum()) + 1) / (len(by_chance) + 1)
 
 
 @cache
 def _gaps_of_normal(ranks: int) -> Float64:
-    return _widest(np.random.default_rng(SEED).standard_normal((DRAWS, ranks)), 0.0)
+    return _widest(np.random.default_rng(SEED).standard_normal((DRAWS, ranks)) * SCALE_NS)
 
 
-def _widest(sums: Float64, floor: float) -> Float64:
+def _widest(sums: Float64) -> Float64:
     """[draws] the widest gap of each row of [draws, ranks], in standard deviations within its two sides."""
     ranks = sums.shape[1]
+    if ranks <= 2:
+        return np.zeros(len(sums))
     ordered = np.sort(sums, axis=1)
     gaps = np.diff(ordered, axis=1)
     upper = np.arange(ranks) > gaps.argmax(axis=1)[:, None]
@@ -176,8 +180,8 @@ def _widest(sums: Float64, floor: float) -> Float64:
     for side in (upper, ~upper):
         mean = (ordered * side).sum(axis=1) / side.sum(axis=1)
         within += (((ordered - mean[:, None]) * side) ** 2).sum(axis=1)
-    spread = np.sqrt(within / max(ranks - 2, 1))
-    return np.asarray(gaps.max(axis=1) / np.maximum(spread, max(floor, 1e-300))) if ranks > 2 else np.zeros(len(sums))
+    spread = np.sqrt(within / (ranks - 2))
+    return np.asarray(gaps.max(axis=1) / np.maximum(spread, FLOOR_NS))
 
 
 def _shuffled(late: Float64) -> float:
@@ -221,8 +225,8 @@ def late_within_a_step(
         for n, wide in enumerate(wide_ones, 1):
             p *= 1 / (1 + wide) / (comb(ranks, len(late)) if n > 1 else 1)
             best = min(best, p * comb(count, n))
-        if ranks - len(late) >= 2 and best <= SINGLE and (p := _own_load(wide_ones, ranks)) <= OWN_LOAD:
-            found[late] = LateEvidence(max(best, p), "far")
+        if ranks - len(late) >= 2 and best <= SINGLE and (own := _own_load(wide_ones, ranks)) <= OWN_LOAD:
+            found[late] = LateEvidence(max(best, own), "far")
     return found
 
 
@@ -235,7 +239,8 @@ def _own_load(wide: list[float], ranks: int) -> float:
 @cache
 def _gaps_over_range(ranks: int) -> Float64:
     """[draws] the widest gap of the later half of so many loads, over the range of those before it."""
-    ordered = np.sort(np.random.default_rng(SEED).lognormal(0, LOADS, (10 * DRAWS, ranks)), axis=1)
+    draws = min(10 * DRAWS, MOST_DRAWN // ranks)
+    ordered = np.sort(np.random.default_rng(SEED).lognormal(0, LOADS, (draws, ranks)), axis=1)
     half = ranks - ranks // 2
     gaps = np.diff(ordered, axis=1)[:, half - 1 :]
     before = np.take_along_axis(ordered, gaps.argmax(axis=1)[:, None] + half - 1, axis=1)[:, 0]

@@ -178,7 +178,7 @@ class Straggler:
     how: str
     """`replay` or `arrivals`."""
     p: float
-    """How often ranks that are all alike would look like that by chance; in at most 1 % of runs anybody is named wrongly."""
+    """How often ranks that are all alike would look like that by chance, for noise of the kinds in docs/ranks.md."""
     test: str
     """What tells: step after step `steady` behind the others, sums `apart` from theirs, or `far` from them in one step."""
 
@@ -243,7 +243,7 @@ class Pipeline:
     slow_phase: str = ""
     """In which of PHASES it does."""
     slow_ns: int = 0
-    """How much longer than the median of the others, of one step."""
+    """How much longer than the median of the others in that phase, of one step."""
 
 
 @dataclass(frozen=True)

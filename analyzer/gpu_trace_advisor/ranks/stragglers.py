@@ -10,6 +10,7 @@ are one occasion to be late: what a rank is late by is not counted once for each
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,21 @@ class Arrivals:
         """[n] from the own arrival to the last one that it stayed for, never longer than the collective."""
         waited = np.minimum(self.awaited_ns - self.start_ns, self.end_ns - self.start_ns)
         return np.asarray(np.maximum(waited, 0), np.int64)
+
+    @cached_property
+    def occasion(self) -> Int64:
+        """[i] charged collectives that overlap have one number, in the order of time; -1 for the others."""
+        found = np.full(len(self.first), NONE, np.int64)
+        at = np.flatnonzero(self.charged)
+        begin, end = self.earliest_ns[at], self.last_ns[at] + self.transfer_ns[at]
+        order = np.argsort(begin, kind="stable")
+        latest = np.maximum.accumulate(end[order]) if len(at) else end
+        opens = np.ones(len(at), np.bool_)
+        opens[1:] = begin[order][1:] > latest[:-1]
+        step = self.step[self.first[at[order]]] if len(at) else at
+        opens[1:] |= np.diff(step) != 0
+        found[at[order]] = np.cumsum(opens) - 1
+        return found
 
 
 @dataclass(frozen=True)
@@ -156,21 +172,6 @@ class LateRanks:
     """Numbers of the steps in which that was so."""
 
 
-def occasions(arrivals: Arrivals) -> Int64:
-    """[i] charged collectives that overlap have one number, in the order of time; -1 for the others."""
-    found = np.full(len(arrivals.first), NONE, np.int64)
-    at = np.flatnonzero(arrivals.charged)
-    begin, end = arrivals.earliest_ns[at], arrivals.last_ns[at] + arrivals.transfer_ns[at]
-    order = np.argsort(begin, kind="stable")
-    latest = np.maximum.accumulate(end[order]) if len(at) else end
-    opens = np.ones(len(at), np.bool_)
-    opens[1:] = begin[order][1:] > latest[:-1]
-    step = arrivals.step[arrivals.first[at[order]]] if len(at) else at
-    opens[1:] |= np.diff(step) != 0
-    found[at[order]] = np.cumsum(opens) - 1
-    return found
-
-
 def lateness(arrivals: Arrivals, occasion: Int64, ranks: int) -> tuple[NDArray[np.float64], Int64]:
     """[occasions, ranks] how much later than the middle of the others each came, ns; and the step of each occasion."""
     count = int(occasion.max(initial=NONE)) + 1
@@ -193,7 +194,7 @@ def lateness(arrivals: Arrivals, occasion: Int64, ranks: int) -> tuple[NDArray[n
 def late_ranks(arrivals: Arrivals, late: Late, ranks: int, wall_ns: int) -> list[LateRanks]:
     """The sets of ranks that are late by more than chance and cost the others more than 1 % of the wall, the dearest
     first."""
-    occasion = occasions(arrivals)
+    occasion = arrivals.occasion
     by_occasion, step = lateness(arrivals, occasion, ranks)
     if not len(step):
         return []

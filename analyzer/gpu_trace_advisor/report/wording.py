@@ -11,7 +11,7 @@ from gpu_trace_advisor.analysis.summary import CopyTime, KernelTime, OwnerTime
 from gpu_trace_advisor.attribution.causes import CATEGORIES, CAUSES
 from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.trace.kernel_names import readable
-from gpu_trace_advisor.units import share
+from gpu_trace_advisor.units import count_of, share
 
 SMALL = 0.001  # causes below this share of the wall share a line
 FORMATS = {"kineto": "torch.profiler", "nsight": "Nsight Systems"}
@@ -93,10 +93,6 @@ def waits_of(device: DeviceAdvice) -> str:
     text = f"{count_of(device.syncs, 'sync')}, {count_of(device.blocking_copies, 'copy', 'copies')}"
     allocated = f"; {count_of(device.allocations, 'call')} allocated or freed memory" if device.allocations else ""
     return text + allocated
-
-
-def count_of(number: int, one: str, several: str = "") -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def decimals(whole_ns: int) -> int:

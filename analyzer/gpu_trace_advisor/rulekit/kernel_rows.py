@@ -16,12 +16,12 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.hardware import built_for
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.flops import Cost
-from gpu_trace_advisor.roofline.kernel_table import KernelRow
+from gpu_trace_advisor.roofline.kernel_table import CACHES, KernelRow
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32
 from gpu_trace_advisor.roofline.tiles import Tiling
 from gpu_trace_advisor.rulekit.kernel_fixes import Floats, faster, lengths
 from gpu_trace_advisor.trace.model import Int64
-from gpu_trace_advisor.units import percent
+from gpu_trace_advisor.units import count_of, percent
 
 COVERED = 0.5  # of the kernels' time whose work is known: from less nothing is said
 WORTH = 0.01  # of the wall
@@ -114,6 +114,17 @@ def units_of(view: DeviceWindow) -> str:
     if view.hardware:
         return view.hardware.units
     return "CUs" if "AMD" in view.device.name or built_for(view.trace.names) else "SMs"
+
+
+def beyond_cache(view: DeviceWindow, one: Judged) -> bool:
+    """It moves more bytes than the last-level cache may hold back; no row is judged where the device is not known."""
+    return view.hardware is not None and one.row.bytes >= CACHES * view.hardware.l2_bytes
+
+
+def too_few_blocks(view: DeviceWindow, one: Judged) -> str:
+    """A sentence, with a blank before it, on blocks that cannot fill the device; empty where they can."""
+    blocks, sms = one.row.blocks, view.kernel_table.sms
+    return f" Its {count_of(blocks, 'block')} leave some of {sms} {units_of(view)} idle." if 0 < blocks < sms else ""
 
 
 def formula_of(one: Judged, view: DeviceWindow) -> str:

@@ -32,7 +32,6 @@ from gpu_trace_advisor.report.wording import (
     FORMATS,
     SMALL,
     by_class,
-    count_of,
     decimals,
     ms,
     on_path,
@@ -42,7 +41,7 @@ from gpu_trace_advisor.report.wording import (
 )
 from gpu_trace_advisor.sanitize import clean
 from gpu_trace_advisor.trace.model import Note
-from gpu_trace_advisor.units import between, duration, faster, share
+from gpu_trace_advisor.units import between, count_of, duration, faster, share
 
 LABEL = 9  # columns of the labels at the left
 NOT_RECORDED = 0.01  # above this share of the wall, how to record the rest is said

@@ -135,7 +135,7 @@ def _straggler(straggler: Straggler) -> str:
     shown = ", ".join(map(str, straggler.ranks[:8])) + (" …" if len(straggler.ranks) > 8 else "")
     who = f"Rank {shown} keeps" if one else f"Ranks {shown} keep"
     if not straggler.lasting:
-        who = f"In this one step r{who[1:]}"
+        who = f"In {'this one step' if straggler.of_steps else 'this recording, which has no steps,'} r{who[1:]}"
     text = (
         f"{who} the others waiting: last to {straggler.times:,} of {straggler.of:,} collectives, which begin "
         f"{duration(straggler.cost_ns)} later for "
@@ -151,7 +151,8 @@ def _straggler(straggler: Straggler) -> str:
     if straggler.saving_ns is not None and straggler.how == "replay":
         text += f". If {'it' if one else 'they'} kept up, the job would save {between(straggler.saving_ns)}"
     if not straggler.lasting:
-        return f"{text}. Whether {'it does' if one else 'they do'} so in other steps, one step cannot tell."
+        whole = "one step" if straggler.of_steps else "a recording without steps"
+        return f"{text}. Whether {'it does' if one else 'they do'} so again, {whole} cannot tell."
     return f"{text}. By chance equal ranks look like that in {_chance(straggler.p)} of runs."
 
 

@@ -12,7 +12,6 @@ from gpu_trace_advisor.report.text.terminal import Page, columns, pad
 from gpu_trace_advisor.report.wording import (
     SMALL,
     bandwidth,
-    count_of,
     cut,
     decimals,
     moved,
@@ -25,7 +24,7 @@ from gpu_trace_advisor.report.wording import (
 )
 from gpu_trace_advisor.roofline.kernel_table import KernelRow
 from gpu_trace_advisor.sanitize import clean
-from gpu_trace_advisor.units import duration, share, size
+from gpu_trace_advisor.units import count_of, duration, share, size
 
 
 def gaps(page: Page, device: DeviceAdvice, count: int = 3) -> None:
