@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -22,13 +23,10 @@ def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
     Raises:
         BadUsage: there is no such folder.
     """
-    package = import_module("gpu_trace_advisor.rules")
-    rules: dict[str, Rule] = {}
+    built_in = _built_in()
+    rules = dict(built_in)
     errors: list[str] = []
-    for name in sorted(module.name for module in iter_modules(package.__path__)):
-        rules |= {rule.id: rule for rule in _rules_of(import_module(f"gpu_trace_advisor.rules.{name}"))}
     if folder is not None:
-        built_in = frozenset(rules)
         for path in _files(folder):
             try:
                 for rule in _rules_of(_load(path)):
@@ -41,6 +39,14 @@ def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
             except BaseException as error:  # a script among the rules may end with sys.exit
                 errors.append(f"{path}: {type(error).__name__}: {error}")
     return sorted(rules.values(), key=lambda rule: rule.id), errors
+
+
+@cache
+def _built_in() -> Mapping[str, Rule]:
+    """The rules of the package, by id."""
+    package = import_module("gpu_trace_advisor.rules")
+    modules = [import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)]
+    return {rule.id: rule for module in modules for rule in _rules_of(module)}
 
 
 def _files(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 STYLES = {
     "bold": "1", "dim": "2", "head": "1;36", "compute": "32", "communication": "35", "copy": "34", "idle": "31",
@@ -25,6 +26,7 @@ def columns(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
+@lru_cache(4096)
 def _columns(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me"):
         return 0
