@@ -50,7 +50,7 @@ A rule is one file, named like its id with underscores: here, or in a folder of 
         When it must not fire: the kernels are rare.
         \"\"\"
         kernels = view.kernels("copy_layout")
-        lost, wall = int(view.timeline.length[kernels].sum()), view.window.wall_ns
+        lost, wall = int(view.time_of(kernels).sum()), view.window.wall_ns
         if lost > 0.1 * wall:
             yield Claim(
                 message=f"{len(kernels)} conversions take {duration(lost)}, {share(lost, wall)} of the wall.",

@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, of_kinds, running_time
 from gpu_trace_advisor.rulekit.kernel_rows import left_by_tiles
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
@@ -104,7 +104,7 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
         of_kinds(view, view.operations, [_large(kind) and aligned(kind) == which for kind in costs.kinds])
         for which in (False, True)
     )
-    time = lengths(view, odd)
+    time = view.time_of(odd)
     if (taken := running_time(view, odd)) < FROM * wall:
         return
     most = 1 - value("gt-pad-128b", "before") / value("gt-pad-128b", "after")
@@ -163,4 +163,4 @@ def _rate(view: DeviceWindow, products: Int64) -> float:
     """Share of the peak."""
     model = view.inkernel
     compute = model.needs[0][model.costs.kind[products]] * model.costs.share[products]
-    return float(compute.sum() / max(lengths(view, products).sum(), 1.0))
+    return float(compute.sum() / max(view.time_of(products).sum(), 1.0))

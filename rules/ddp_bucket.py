@@ -94,7 +94,7 @@ def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:
         return
     mine = view.operations[timeline.op_class[view.operations] == COMMUNICATION]
     kinds = np.array([kind_of(timeline.label(int(i))) for i in mine], dtype=object)
-    length = timeline.length[mine]
+    length = view.time_of(mine)
     reduces = kinds == "allreduce"
     short = reduces & (length < SHORT_NS)
     small = mine[short]

@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, merged, running_time
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, merged, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
 from gpu_trace_advisor.trace.lookup import named
@@ -247,7 +247,7 @@ def _fused_ns(view: DeviceWindow, run: Int64, rate: float) -> int:
     first, last = (model.costs.kinds[model.costs.kind[i]] for i in (run[0], run[-1]))
     peak = hardware.peaks.get(first.dtype, 0.0) if hardware else 0.0
     moved = first.batch * BYTES.get(first.dtype, 4) * (first.m + first.n) * (first.k + last.n)
-    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(lengths(view, run).sum())
+    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(view.time_of(run).sum())
     return int(max(compute, model.memory_ns(moved)))
 
 

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, of_kinds, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent
 
@@ -139,7 +139,7 @@ def fp8_training(view: DeviceWindow) -> Iterator[Claim]:
     kinds, kind = model.costs.kinds, model.costs.kind
     fit = [k.family == "product" and k.dtype in ("bf16", "fp16") and min(k.m, k.n, k.k) >= LARGE for k in kinds]
     products = of_kinds(view, on, fit)
-    time = lengths(view, products)
+    time = view.time_of(products)
     if (taken := running_time(view, products)) < FROM * wall:
         return
     rate = float((model.needs[0][kind[products]] * model.costs.share[products]).sum() / time.sum())

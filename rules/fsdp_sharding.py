@@ -154,8 +154,7 @@ def fsdp_sharding(view: DeviceWindow) -> Iterator[Claim]:
     parameters = gradient / width if width else 0.0
     if parameters * low < DOMINATES * peak:
         return
-    timeline, wall = view.timeline, view.window.wall_ns
-    spent = int(timeline.length[reduces].sum())
+    wall, spent = view.window.wall_ns, int(view.time_of(reduces).sum())
     more = value("ai-fsdp-comm", "ratio") - 1
     if more * spent > DEAR * wall:
         return

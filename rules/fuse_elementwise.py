@@ -150,7 +150,7 @@ def _evidence(view: DeviceWindow, chain: Chain) -> Evidence:
 
 def _priced(view: DeviceWindow, places: Int64) -> tuple[Int64, Int64]:
     """[k] ns that one kernel for each occurrence of a chain ([k, kernels]) would take: pessimistic, optimistic."""
-    length = view.timeline.length[places]
+    length = view.time_of(places)
     whole, longest = length.sum(axis=1), length.max(axis=1)
     avoidable = np.minimum(view.inkernel.avoidable[places], length)
     without = whole - avoidable.sum(axis=1).astype(np.int64)

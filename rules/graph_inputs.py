@@ -96,7 +96,7 @@ def graph_inputs(view: DeviceWindow) -> Iterator[Claim]:
     some = np.flatnonzero(each >= FEWEST)
     spans = union(np.minimum(first[some], begins[some]), begins[some])
     named = wall_time.of_idle(view, spans, ("framework", "python", "launch-call", "launch-latency", "queued-gap"))
-    exposed = sum(int(timeline.length[i]) for i in inputs.tolist())
+    exposed = int(view.time_of(inputs).sum())
     named["exposed-copy"] = min(exposed, view.causes.get("exposed-copy", 0))
     lost = sum(named.values())
     if lost < FROM * wall:

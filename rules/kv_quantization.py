@@ -5,7 +5,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.decode.passes import Decoding
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, less
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.trace.operator_shapes import BYTES
@@ -136,7 +136,7 @@ def kv_quantization(view: DeviceWindow) -> Iterator[Claim]:
     """
     decode = Decoding(view)
     operations = decode.of_class("attention")
-    time = lengths(view, operations)
+    time = view.time_of(operations)
     weights, cache = decode.weights.value, decode.cache.value
     dominates = weights is not None and cache is not None and cache >= weights
     if decode.host_bound or not (time.sum() > FROM * decode.ns or dominates):

@@ -5,7 +5,6 @@ from gpu_trace_advisor.analysis.summary import memory_use
 from gpu_trace_advisor.decode.passes import Decoding, engines
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import lengths
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 
 FAR = 0.25  # of the ridge: with more rows the batch can at most be quadrupled, and the cache grows with it
@@ -163,7 +162,7 @@ def larger_batch(view: DeviceWindow) -> Iterator[Claim]:
     yield Claim(
         message=f"{_rows(rows)} each reading of the weights; up to {ridge:.0f} would take about as long: as many as "
         f"{most:.3g} times the tokens a second{later}.",
-        ns=int(lengths(view, decode.matrix).sum()),
+        ns=int(view.time_of(decode.matrix).sum()),
         how="If throughput counts, decode more sequences together; the time between two tokens of one sequence will grow.",
         evidence=(of_operations(view, decode.matrix),),
         formula=f"min(B*/M, what fits) with B* = P p / (2 BW) = {ridge:.0f}, M = {rows:g}"

@@ -4,7 +4,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, less
 from gpu_trace_advisor.rulekit.kernel_rows import is_cut_badly, judged_rows, operations, units_of
 from gpu_trace_advisor.rulekit.launch_size import nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -128,13 +128,13 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     timeline, tails, wall = view.timeline, view.inkernel.tails, view.window.wall_ns
     idle = np.nan_to_num(tails.idle)
     on = view.operations[timeline.op_class[view.operations] == COMPUTE]
-    on = on[lengths(view, on) > LONG_NS]
+    on = on[view.time_of(on) > LONG_NS]
     filled = 1 - np.nan_to_num(tails.bound)
     on = on[~nearly_empty(view, on)]
     on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
     on = on[~among(on, operations(view, [one for one in judged_rows(view) if is_cut_badly(view, one)]))]
     modelled = np.where(view.inkernel.modelled[on], view.inkernel.claims[0][on], 0.0)
-    lost = np.minimum(idle[on] * lengths(view, on), np.maximum(lengths(view, on) - modelled, 0.0))
+    lost = np.minimum(idle[on] * view.time_of(on), np.maximum(view.time_of(on) - modelled, 0.0))
     if lost.sum() < FROM * wall:
         return
     names = view.trace.name_code[timeline.row[on]]

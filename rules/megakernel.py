@@ -11,7 +11,7 @@ from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.roofline.kernel_time import CAUSES
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import Floats, in_graph, lengths, less
+from gpu_trace_advisor.rulekit.kernel_fixes import Floats, in_graph, less
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, percent
@@ -184,7 +184,7 @@ def _named(view: DeviceWindow, nodes: Int64, gaps: Int64, ends: Floats) -> dict[
     """The gaps by what they are, the ends as last waves and ramps."""
     before = union(view.timeline.start[nodes] - gaps, view.timeline.start[nodes])
     idle = wall_time.of_idle(view, before)
-    lost = wall_time.of_kernels(view, nodes, ends / np.maximum(lengths(view, nodes), 1.0))
+    lost = wall_time.of_kernels(view, nodes, ends / np.maximum(view.time_of(nodes), 1.0))
     return idle | {"tail": lost.get("tail", 0), "ramp": lost.get("ramp", 0)}
 
 
@@ -202,7 +202,7 @@ def _ends(view: DeviceWindow, nodes: Int64) -> Floats:
     on, table = view.inkernel.parts(window.start_ns, window.end_ns)
     lost = np.zeros(len(view.timeline.row))
     lost[on] = table[:, CAUSES.index("tail")] + table[:, CAUSES.index("ramp")]
-    return np.minimum(lost[nodes], lengths(view, nodes))
+    return np.minimum(lost[nodes], view.time_of(nodes))
 
 
 def _doubts(view: DeviceWindow, decode: Decoding) -> Iterator[str]:

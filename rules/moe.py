@@ -6,7 +6,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, of_kinds, running_time
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, of_kinds, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import communicating, kinds_of
 from gpu_trace_advisor.trace.kernel_names import kernel_class
@@ -245,7 +245,7 @@ def _sent(view: DeviceWindow) -> Iterator[Claim]:
         for at, kind in zip(on, kinds, strict=True)
     ]
     mine = on[np.array(sends, np.bool_)]
-    time = int(lengths(view, mine).sum())
+    time = int(view.time_of(mine).sum())
     lost = min(time, exposed)
     if lost < SENT * wall:
         return

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import MATRIX_CLASSES
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths
+from gpu_trace_advisor.rulekit.kernel_fixes import faster
 from gpu_trace_advisor.rulekit.kernel_rows import units_of
 from gpu_trace_advisor.rulekit.launch_size import launch_size, nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -90,13 +90,13 @@ def nearly_empty_gpu(view: DeviceWindow) -> Iterator[Claim]:
     """
     timeline, wall = view.timeline, view.window.wall_ns
     on = view.operations[timeline.op_class[view.operations] == COMPUTE]
-    on = on[lengths(view, on) > LONG_NS]
+    on = on[view.time_of(on) > LONG_NS]
     on = on[nearly_empty(view, on)]
     named = wall_time.of_kernels(view, on) if len(on) else {}
     lost = sum(named.values())
     if not lost or lost < FROM * wall:
         return
-    longest = on[np.argmax(lengths(view, on))]
+    longest = on[np.argmax(view.time_of(on))]
     blocks, threads = launch_size(view, on)
     at = int(np.flatnonzero(on == longest)[0])
     sms = view.inkernel.sms

@@ -137,7 +137,8 @@ def tensor_parallel(view: DeviceWindow) -> Iterator[Claim]:
         return
     on, found, which = communicating(view)
     mine = on[all_reduces(found, which)]
-    lost = min(int(timeline.length[mine].sum()), exposed)
+    spent = int(view.time_of(mine).sum())
+    lost = min(spent, exposed)
     if lost < FROM * wall or len(mine) < OFTEN * max(view.repetition.count, 1):
         return
     usual = int(np.median(timeline.length[mine]))
@@ -148,7 +149,7 @@ def tensor_parallel(view: DeviceWindow) -> Iterator[Claim]:
         named={"exposed-communication": lost},
         how=LARGE if usual >= SHORT_NS else FUSE if one_shot else RING,
         evidence=(of_operations(view, mine),),
-        formula=f"the smaller of {timeline.length[mine].sum() / 1e6:,.3f} ms in all-reduces and {exposed / 1e6:,.3f} ms of "
+        formula=f"the smaller of {spent / 1e6:,.3f} ms in all-reduces and {exposed / 1e6:,.3f} ms of "
         "exposed communication",
         unpriced="other kernels would run, and how long they take is not in the recording",
         doubts=() if view.run else ("one rank's trace cannot tell a slow all-reduce from waiting for another rank",),

@@ -154,8 +154,8 @@ def topology(view: DeviceWindow) -> Iterator[Claim]:
     if link <= FAST:
         return
     for on, speed, what in filter(None, (_split_layers(view), _copies(view))):
-        timeline, wall = view.timeline, view.window.wall_ns
-        spent = int(timeline.length[on].sum())
+        wall = view.window.wall_ns
+        spent = int(view.time_of(on).sum())
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
         network = value("ai-infiniband", "bw")

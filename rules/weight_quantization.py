@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.decode.passes import KEPT, USUAL, Decoding
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, lengths, less
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, less
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, percent
 
@@ -198,7 +198,7 @@ def weight_quantization(view: DeviceWindow) -> Iterator[Claim]:
         ridge = (view.hardware.batch_ridge(*USUAL) if view.hardware else None) or 0.0
         if decode.floor_ns is None or (decode.rows.value or 0) > FREE * ridge:  # what was told cannot be, or is free
             return
-        operations, each = decode.matrix, lengths(view, decode.matrix)
+        operations, each = decode.matrix, view.time_of(decode.matrix)
         read = told * passes * each / max(each.sum(), 1.0)
         doubts = ("that the weights have 16 bits is assumed", "which kernels read them is told by their names")
     else:
@@ -213,7 +213,7 @@ def weight_quantization(view: DeviceWindow) -> Iterator[Claim]:
             message=f"Reading weights takes {percent(reading / decode.ns)} of the decode: {read.sum() / 1e9:.3g} GB in "
             "the window"
             + (f", at least {duration(round(floor))} a pass and {duration(round(floor * small))} in 8 bits." if floor else "."),
-            ns=int(np.minimum(lengths(view, operations), read / model.attainable * 1e9).sum()),
+            ns=int(np.minimum(view.time_of(operations), read / model.attainable * 1e9).sum()),
             how=f"Quantize the weights to {'FP8' if view.hardware and 'fp8' in view.hardware.peaks else 'INT8'}; "
             f"4 bits would divide their bytes by {value('gt-int4', 'ratio'):g}. Check the answers on your own tasks.",
             fix=faster(
@@ -227,7 +227,7 @@ def weight_quantization(view: DeviceWindow) -> Iterator[Claim]:
             doubts=doubts,
         )  # fmt: skip
         return
-    time = lengths(view, decode.matrix).sum()
+    time = view.time_of(decode.matrix).sum()
     if decode.weights.value is None and time > ASKED * decode.ns and not len(operations):
         yield Claim(
             message=f"Matrix kernels take {percent(time / decode.ns)} of the decode, and their weights show no smaller type "

@@ -19,7 +19,7 @@ SPECIALS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": {}}, float("i
 
 
 def any_value(rng: random.Random) -> Any:
-    return rng.choice((rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice(SPECIALS)))
+    return copied(rng.choice((rng.choice(TEXTS), rng.choice(NUMBERS), rng.choice(SPECIALS))))
 
 
 def copied(value: Any) -> Any:

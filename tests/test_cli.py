@@ -674,6 +674,8 @@ def test_what_the_trace_does_not_tell(sample: Callable[[str], Path], capsys: pyt
     assert main([trace, *options, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["phase"] == {"name": "decode", "why": "asked for with --phase"}
     assert "expected a size such as 14GB" in refused(capsys, trace, "--weights", "many")
+    assert "a number of 400 digits" in refused(capsys, trace, "--weights", "9" * 400)
+    assert "a number of 20 digits" in refused(capsys, trace, "--limit", "9" * 20)
     assert "no such device" in refused(capsys, trace, "--hardware", "abacus 3000")
 
 

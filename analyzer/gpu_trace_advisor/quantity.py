@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from gpu_trace_advisor.errors import BadUsage
@@ -50,7 +51,10 @@ def parse(written: object, dimensions: tuple[str, ...], what: str) -> Quantity:
     dimension, scale = UNITS[match[2]]
     if dimension not in dimensions:
         raise BadUsage(f"{what} = {written!r}: give it as {examples}")
-    return Quantity(float(re.sub("[_,]", "", match[1])) * scale, dimension)
+    value = float(re.sub("[_,]", "", match[1])) * scale
+    if not math.isfinite(value):
+        raise BadUsage(f"{what}: a number of {len(match[1])} digits; expected one such as {examples}")
+    return Quantity(value, dimension)
 
 
 def shown(value: float, dimension: str) -> str:

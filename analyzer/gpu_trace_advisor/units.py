@@ -82,14 +82,19 @@ def times(count: int) -> str:
 
 SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
+LARGEST_SIZE = 2**63  # what counts of bytes are held in
+
 
 def read_size(text: str, option: str = "--weights") -> int:
     """Bytes of `14GB`, `13.5 GiB` or `14000000000`.
 
     Raises:
-        BadUsage: not a size.
+        BadUsage: not a size, or one beyond all that bytes are counted in.
     """
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([kKMGT]?i?B?)\s*", text)
     if not found or found[2].upper() not in SIZES:
         raise BadUsage(f"{option} {text}: expected a size such as 14GB")
-    return round(float(found[1]) * SIZES[found[2].upper()])
+    value = float(found[1]) * SIZES[found[2].upper()]
+    if value >= LARGEST_SIZE:
+        raise BadUsage(f"{option}: a number of {len(found[1])} digits; expected a size such as 14GB")
+    return round(value)

@@ -53,12 +53,38 @@ def broken(advice: Advice) -> list[str]:
             together += finding.saving_ns[1] if finding.saving_ns else 0
         if together > device.wall_ns:
             found.append(f"together {together} of {device.wall_ns} ns")
+    for finding in advice.findings:
+        shares = re.findall(r"([0-9][0-9,.]*) % of the wall", finding.message)
+        found += [
+            f"{finding.rule}: {share} % of the wall" for share in shares if float(share.replace(",", "")) > 100.05
+        ]
     return found
 
 
 @pytest.mark.parametrize("path", recordings(SAMPLES), ids=lambda path: path.name)
 def test_samples(path: Path) -> None:
     assert not broken(advise_traces([read(path)]))
+
+
+LONG = """
+device H100
+kernel long 100ms grid=26 block=1024 "long_kernel"
+thread main:
+  op aten::mm 4us 2us:
+    launch long
+  python 90ms
+  op aten::mm 4us 2us:
+    launch long
+"""
+
+
+def test_a_kernel_that_began_before_the_window_counts_with_its_part_in_it() -> None:
+    """26 blocks on 132 SMs: 106 are idle, for as long as the window shows of a kernel a hundred times as long."""
+    trace = recording(simulate(language.parse(LONG, "long")))
+    given = advise_traces([trace], Request(window="98:99"))
+    assert not broken(given)
+    tail = next(finding for finding in given.findings if finding.rule == "low-occupancy-tail")
+    assert tail.ns == 1_000_000 * 106 // 132
 
 
 @pytest.mark.parametrize("window", ["default", "gpu"])

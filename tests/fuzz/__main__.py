@@ -29,19 +29,21 @@ def main() -> int:
     rng, began = random.Random(seed), time.monotonic()
     count, spent, failed = Counter[str](), Counter[str](), dict[str, str]()
     total = 0
-    while total < options.inputs and time.monotonic() - began < options.seconds:
-        total += 1
-        own = random.Random(rng.randrange(1 << 62))
-        given = KINDS[rng.choices(chosen, often)[0]][1](own)
-        at = time.monotonic()
-        wrong = failure(given)
-        count[given.kind] += 1
-        spent[given.kind] += int(1e6 * (time.monotonic() - at))
-        if wrong and wrong not in failed:
-            small = smaller(given, partial(fails_with, wrong))
-            failed[wrong] = str(keep(small, wrong))
-            print(f"{given.kind}: {wrong}\n    {failed[wrong]}", flush=True)
-    table(count, spent, seed, failed, time.monotonic() - began)
+    try:
+        while total < options.inputs and time.monotonic() - began < options.seconds:
+            total += 1
+            own = random.Random(rng.randrange(1 << 62))
+            given = KINDS[rng.choices(chosen, often)[0]][1](own)
+            at = time.monotonic()
+            wrong = failure(given)
+            count[given.kind] += 1
+            spent[given.kind] += int(1e6 * (time.monotonic() - at))
+            if wrong and wrong not in failed:
+                small = smaller(given, partial(fails_with, wrong))
+                failed[wrong] = str(keep(small, wrong))
+                print(f"{given.kind}: {wrong}\n    {failed[wrong]}", flush=True)
+    finally:
+        table(count, spent, seed, failed, time.monotonic() - began)
     return 1 if failed else 0
 
 

@@ -200,6 +200,8 @@ def test_several_recordings_of_a_device_are_one_number(aggregate: str, operator:
         ("[limits]\nidle = 10", r'idle = 10: give it as "10%" or "0.5 ms"'),
         ("[limits]\nidle = '10 apples'", "expected a number such as"),
         ("[limits]\nidle = true", "expected a number"),
+        (f"[limits]\nkernels = {'9' * 400}", "kernels: a number of 400 digits; expected one such as 200"),
+        (f"[limits]\nkernels = {'9' * 5000}", "not TOML"),
         ("[limits]\nidle = '1,5%'", "idle = '1,5%': expected a number such as"),
         ("[limits]\nstep = '1234,567 ms'", "expected a number such as"),
         ("[limits]\nkernels = '10%'", "kernels = '10%': give it as 200"),

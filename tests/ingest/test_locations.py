@@ -9,7 +9,9 @@ from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import UnreadableTrace
+from gpu_trace_advisor.gate.baseline import load_runs
 from gpu_trace_advisor.ingest import locations, natural
 from gpu_trace_advisor.ingest.locations import find_places, local, name_of, shown
 
@@ -88,6 +90,14 @@ def test_no_name_of_a_url_leaves_the_folder(path: str, url: str) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="named pipes")
+@pytest.mark.parametrize("name", ["a\0b.json", "a\ud800.json"])
+def test_a_name_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTrace, match="no file can have this name"):
+        find_places(name)
+    with pytest.raises(UnreadableTrace, match="no file can have this name"):
+        load_runs(Path(name), Request())
+
+
 def test_a_pattern_finds_files_alone(tmp_path: Path) -> None:
     """A pipe waits for somebody who writes."""
     os.mkfifo(tmp_path / "pipe.json")

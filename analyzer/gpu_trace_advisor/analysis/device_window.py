@@ -188,6 +188,12 @@ class DeviceWindow:
         is_kernel = self.timeline.op_class[self.operations] <= COMMUNICATION
         return np.asarray(self.operations[is_kernel & np.isin(names, fit)])
 
+    def time_of(self, operations: Index) -> Index:
+        """[k] ns of each of these operations that lie in the window."""
+        timeline, window = self.timeline, self.window
+        end = np.minimum(timeline.end[operations], window.end_ns)
+        return np.asarray(np.maximum(end - np.maximum(timeline.start[operations], window.start_ns), 0), np.int64)
+
     @cached_property
     def kernel_table(self) -> Kernels:
         """The window's kernels with their work and rates."""

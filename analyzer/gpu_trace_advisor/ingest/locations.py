@@ -81,6 +81,8 @@ def find_places(given: str) -> list[str]:
     if not is_remote(given):
         if not given.strip():
             raise BadUsage("a trace without a name; give a file, folder, pattern or URL")
+        if not _can_be_a_name(given):
+            raise UnreadableTrace(f"{given}: no file can have this name")
         try:
             return _find_files(given)
         except OSError as error:
@@ -105,6 +107,13 @@ def find_places(given: str) -> list[str]:
     if not names:
         raise UnreadableTrace(f"{shown(given)}: no traces there; expected names ending in {', '.join(TRACE_NAMES)}")
     return [str(store.unstrip_protocol(name)) for name in sorted(names, key=lambda name: natural(PurePosixPath(name)))]
+
+
+def _can_be_a_name(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _listed(given: str) -> list[str]:

@@ -83,7 +83,7 @@ def of_operations(view: DeviceWindow, operations: Int64, what: str = "") -> Evid
     unless told."""
     timeline = view.timeline
     name = what or _most_frequent(view, operations)
-    ns = int(timeline.length[operations].sum())
+    ns = int(view.time_of(operations).sum())
     launch = next((row for row in timeline.launch[operations].tolist() if row != NONE), NONE)
     starts = np.sort(timeline.start[operations])[:PLACES].tolist()
     return Evidence(name, len(operations), ns, at_ms(view, starts), python_line(view, launch))

@@ -77,7 +77,7 @@ def chains(view: DeviceWindow) -> list[Chain]:
         if len(set(kernels)) > 1:  # one kernel again and again is a loop, which passes nothing on
             places = on[start[which, None] + member[: len(kernels)]]
             told = tuple(readable(trace.names[code]) for code in kernels)
-            found.append(Chain(told, places, int(timeline.length[places].sum())))
+            found.append(Chain(told, places, int(view.time_of(places).sum())))
     return sorted(found, key=lambda chain: -chain.ns)
 
 

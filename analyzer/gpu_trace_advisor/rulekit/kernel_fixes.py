@@ -67,12 +67,6 @@ def of_kinds(view: DeviceWindow, operations: Int64, fit: Sequence[bool]) -> Int6
     return found
 
 
-def lengths(view: DeviceWindow, operations: Int64) -> Floats:
-    """ns of each."""
-    timeline = view.timeline
-    return np.asarray(timeline.length[operations], np.float64)
-
-
 def running_time(view: DeviceWindow, operations: Int64) -> int:
     """ns of the window in which at least one of these operations runs: what several streams run at once counts once."""
     timeline, window = view.timeline, view.window
@@ -81,5 +75,5 @@ def running_time(view: DeviceWindow, operations: Int64) -> int:
 
 def less(view: DeviceWindow, operations: Int64, saved: Floats, share: float = 1.0) -> Floats:
     """What is left of each operation, as a share of its time, when `share` of these ns go."""
-    length = np.maximum(lengths(view, operations), 1.0)
+    length = np.maximum(view.time_of(operations), 1.0)
     return np.asarray(np.clip(1.0 - share * saved / length, 0.0, 1.0), np.float64)

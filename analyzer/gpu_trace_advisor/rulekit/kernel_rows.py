@@ -19,7 +19,7 @@ from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.roofline.kernel_table import CACHES, KernelRow
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32
 from gpu_trace_advisor.roofline.tiles import Tiling
-from gpu_trace_advisor.rulekit.kernel_fixes import Floats, faster, lengths
+from gpu_trace_advisor.rulekit.kernel_fixes import Floats, faster
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import count_of, percent
 
@@ -85,7 +85,7 @@ def toward(
     high = []
     for one, rate in zip(rows, rates, strict=True):
         floor = view.kernel_table.floor_ns(one.at) or 0.0
-        length = np.maximum(lengths(view, view.kernel_table.operations(one.at)), 1.0)
+        length = np.maximum(view.time_of(view.kernel_table.operations(one.at)), 1.0)
         high.append(np.clip(floor / max(rate, 1e-9) / length, 0.0, 1.0))
     return faster(view, name, title, operations(view, rows), 1.0, np.concatenate(high), assumes=(assumes,))
 
@@ -156,5 +156,5 @@ def left_by_tiles(view: DeviceWindow, products: Int64) -> Floats:
         mine = view.kernel_table.operations(one.at)
         cut = view.kernel_table.tiling(one.at) if is_cut_badly(view, one) else None
         tiles = (one.row.of_reachable or 1.0) / at_best_cut(one, cut) if cut else 1.0
-        least[mine] = np.minimum(floor / np.maximum(lengths(view, mine), 1.0) / tiles, 1.0)
+        least[mine] = np.minimum(floor / np.maximum(view.time_of(mine), 1.0) / tiles, 1.0)
     return least[products]
