@@ -203,6 +203,7 @@ def prepare(folder: Path) -> dict[str, str]:
         (folder / f"{name}.json").write_bytes(gzip.decompress((folder / f"{name}.json.gz").read_bytes()))
     (folder / "traces").symlink_to(ROOT / "traces")
     shutil.copy(ROOT / "traces" / "eager-decode.json.gz", folder / "decode.json.gz")
+    shutil.copy(ROOT / "traces" / "eager-decode.json.gz", folder / "capture-bs8.json.gz")
     write_nsight(simulate("training-dataloader"), folder / "prepared.sqlite")
     for place in ("runs/step-100", "efficiency", "profiles", ".config/fish/completions", "bin"):
         (folder / place).mkdir(parents=True)

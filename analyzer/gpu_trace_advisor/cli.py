@@ -104,6 +104,11 @@ def parser() -> argparse.ArgumentParser:
         "--prompt-tokens", metavar="N", type=count, help="tokens of a request's prompt, for costs of serving"
     )
     p.add_argument("--output-tokens", metavar="N", type=count, help="tokens of an answer, for costs of serving")
+    p.add_argument(
+        "--capture", metavar="FILE", action="append", default=[],
+        help="a recording of how CUDA or HIP graphs were captured: tells the operators of their kernels; may be given "
+        "several times",
+    )  # fmt: skip
     p.add_argument("--rules", metavar="DIR", help="a folder with more rules")
     p.add_argument("--list-rules", action="store_true", help="list the rules and stop")
     p.add_argument(
@@ -369,7 +374,12 @@ def keep_inputs(options: argparse.Namespace) -> None:
     from gpu_trace_advisor.ingest.locations import is_recording, same_file
 
     outputs = [(name, path) for name in ("output", "json", "html") if (path := getattr(options, name)) is not None]
-    inputs = [*options.traces, *options.against, *(one for one in (options.budget, options.rules) if one)]
+    inputs = [
+        *options.traces,
+        *options.against,
+        *options.capture,
+        *(one for one in (options.budget, options.rules) if one),
+    ]
     for i, (name, path) in enumerate(outputs):
         if any(same_file(path, other) for other in inputs):
             raise BadUsage(f"--{name} {path}: is one of the inputs; name another file")
@@ -436,6 +446,7 @@ def asked(options: argparse.Namespace) -> Request:
         output_tokens=options.output_tokens,
         limit=read_size(options.limit, "--limit") if options.limit else None,
         rules=options.rules,
+        captures=tuple(options.capture),
     )
 
 

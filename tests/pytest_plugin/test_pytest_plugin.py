@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import gpu_trace_advisor.pytest_plugin.fixture
@@ -14,7 +15,7 @@ import gpu_trace_advisor.report.html.page
 import pytest
 from gpu_trace_advisor.ingest import read
 
-from tests.build import call, kernel, step, written
+from tests.build import call, kernel, op, step, written
 from tests.drawn import drawn
 from traces.simulate import simulate
 from traces.write_kineto import write_kineto
@@ -435,3 +436,20 @@ def test_workers_add_to_one_baseline_and_none_is_lost(suite: pytest.Pytester) ->
     )
     suite.runpytest_subprocess("--efficiency-update", "-n", "4", "-p", "no:cacheprovider").assert_outcomes(passed=4)
     assert list(runs(suite.path / "efficiency" / "one.json").values()) == [4]
+
+
+def test_a_capture_tells_the_operators_of_a_replay(suite: pytest.Pytester) -> None:
+    """One product of 64 x 4096 and 4096 x 1024 in a graph."""
+    shapes = {"Input Dims": [[64, 4096], [4096, 1024]], "Input type": ["c10::BFloat16"] * 2}
+    size: dict[str, Any] = {"grid": [8, 1, 1], "block": [256, 1, 1]}
+    written(
+        suite.path / "capture.json", call(0, 1, 0, "hipStreamBeginCapture"), op("aten::mm", 2, 8, **shapes),
+        call(3, 5, 1, "hipLaunchKernel", kernel="bf16_gemm", **size), call(9, 10, 0, "hipStreamEndCapture"),
+    )  # fmt: skip
+    written(suite.path / "replay.json", call(0, 10, 5, "hipGraphLaunch"), kernel(20, 60, 5, "bf16_gemm", **size))
+    body = """
+            advice = efficiency.check("replay.json", capture="capture.json")
+            row, = advice.devices[0].inside_kernels.rows
+            assert (row.flops, row.captured) == (2 * 64 * 4096 * 1024, 1)"""
+    checks(suite, 'idle="50%"', body.strip())
+    suite.runpytest().assert_outcomes(passed=1)

@@ -24,6 +24,7 @@ from gpu_trace_advisor.advice.model import (
 from gpu_trace_advisor.advice.ranking import alone, checked, distrust, judge, together, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
+from gpu_trace_advisor.analysis.captures import read_captures
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, only_a_set, views
 from gpu_trace_advisor.analysis.health import check_device, check_trace, failures
 from gpu_trace_advisor.analysis.joint_replay import Network, RankChange
@@ -87,6 +88,7 @@ def analyse(trace: Trace, request: Request) -> Analysed:
     """
     if request.window not in (None, "steps", "gpu", "all"):
         parse_span(request.window or "")
+    read_captures(request)  # what cannot be read is said first
     found, notes = views(trace, request)
     return Analysed(trace, found, [*trace.health, *check_trace(trace), *notes])
 
@@ -183,7 +185,7 @@ def advise_one(found: Analysed, request: Request = DEFAULT, run: RankSet | None 
     looked_at = [replace(view, peers=tuple(found.views), run=run) for view in found.views]
     for view in looked_at:
         own = check_device(view.attribution, view.window, view.steps, view.operations)
-        notes += own
+        notes += [*own, *_unused_captures(view)]
         devices.append(_device_advice(view, own))
     verdicts = [judge(view, rules) for view in looked_at]
     host = None if devices else _host_only(trace, request)
@@ -391,6 +393,15 @@ def _device_advice(view: DeviceWindow, health: Sequence[Note]) -> DeviceAdvice:
     )
 
 
+def _unused_captures(view: DeviceWindow) -> list[Note]:
+    """Recordings of captures were given, and tell nothing of this device."""
+    if not view.request.captures or view.inkernel.costs.captured is not None:
+        return []
+    replays = bool(view.timeline.by_graph.any())
+    why = "no replayed graph has the kernels that they hold" if replays else "it replays no graph"
+    return [Note("unused-capture", f"--capture tells nothing of device {view.timeline.device}: {why}", 1)]
+
+
 def _inside_kernels(view: DeviceWindow) -> InsideKernels | None:
     """The table of the window's kernels; None where none ran."""
     table, window = view.kernel_table, view.window
@@ -398,7 +409,7 @@ def _inside_kernels(view: DeviceWindow) -> InsideKernels | None:
         return None
     mfu = efficiency(view.inkernel, window.start_ns, window.end_ns, view.phase).mfu
     return InsideKernels(
-        table.kernel_ns, table.covered_ns, mfu.value, mfu.why, table.bandwidth or None,
+        table.kernel_ns, table.covered_ns, table.captured_ns, mfu.value, mfu.why, table.bandwidth or None,
         tuple(table.rows[i] for i in table.ranked), tuple(table.missing[:NAMES_SHOWN]),
     )  # fmt: skip
 

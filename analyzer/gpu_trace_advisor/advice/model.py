@@ -102,6 +102,8 @@ class InsideKernels:
     """Time in which kernels other than communication run."""
     covered_ns: int
     """Part of it by operators whose work is known."""
+    captured_ns: int
+    """Part of that whose operators recordings of captures tell."""
     mfu: float | None
     """FLOPs over the dense peak, of the wall time; None where `mfu_why` says what is missing."""
     mfu_why: str

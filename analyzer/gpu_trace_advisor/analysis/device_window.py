@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpu_trace_advisor.analysis.captures import read_captures
 from gpu_trace_advisor.analysis.health import unexplained
 from gpu_trace_advisor.analysis.phase import Phase, detect
 from gpu_trace_advisor.analysis.request import Request
@@ -172,7 +173,7 @@ class DeviceWindow:
     @cached_property
     def inkernel(self) -> InKernel:
         """The model of the device's kernels."""
-        return InKernel(self.timeline, self.hardware)
+        return InKernel(self.timeline, self.hardware, read_captures(self.request))
 
     def kernels(self, pattern: str = "", kernel_class: str = "") -> Index:
         """Kernels in the window, as indices into the timeline, whose name holds the regular expression `pattern` and whose

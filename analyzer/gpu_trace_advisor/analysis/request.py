@@ -43,6 +43,8 @@ class Request:
     """Sequences that decode together, where the recording does not tell. Likewise the lengths of a request in tokens."""
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    captures: tuple[str, ...] = ()
+    """Recordings of how CUDA or HIP graphs were captured: they tell the operators of replayed kernels."""
     limit: int | None = None
     """Bytes of memory that reading one recording may take, where its size allows less."""
 
@@ -50,6 +52,8 @@ class Request:
         for option in ("window", "steps", "step_marker", "what_if", "hardware"):
             if not isinstance(given := getattr(self, option), str | None):
                 raise BadUsage(f"{option}={given!r}: expected text, as the option takes it")
+        if not isinstance(self.captures, tuple):
+            raise BadUsage(f"captures={self.captures!r}: expected a tuple of places")
         for option, allowed in (("phase", PHASES), ("objective", ("latency", "throughput"))):
             if (given := getattr(self, option)) not in (None, *allowed):
                 raise BadUsage(f"--{option} {given}: expected {', '.join(allowed)}")

@@ -56,6 +56,7 @@ Values from 2^63 to 2^64-1 wrap to their two's complement (`Addr`); a value outs
 TEXTS = (
     "grid",
     "block",
+    "kernel",
     "Input Dims",
     "Input type",
     "Input Strides",

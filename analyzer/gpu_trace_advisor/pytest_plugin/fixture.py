@@ -16,6 +16,7 @@ import pytest
 from gpu_trace_advisor.advice.build import examine
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.drawing.build import draw
 from gpu_trace_advisor.errors import AdviseError, BadUsage
 from gpu_trace_advisor.gate.baseline import Baseline
@@ -102,13 +103,19 @@ class Efficiency:
         if recording.overhead is not None:
             self._note(f"recording made a step {percent(recording.overhead, sign='+')} longer")
 
-    def check(self, *paths: str | os.PathLike[str], **limits: Any) -> Advice:
-        """Hold traces of either format against the limits; several recordings of a device count by their median."""
+    def check(
+        self, *paths: str | os.PathLike[str], capture: str | os.PathLike[str] | None = None, **limits: Any
+    ) -> Advice:
+        """Hold traces of either format against the limits; several recordings of a device count by their median.
+
+        `capture` is a recording, or a folder of them, of how the graphs were captured that the traces replay.
+        """
         self.measured += 1
         wanted = {**self.limits, **limits}
         try:
             traces = [read(file) for path in paths for file in find_traces(Path(path))]
-            advice, views = examine(traces)
+            captures = () if capture is None else (os.fspath(capture),)
+            advice, views = examine(traces, Request(captures=captures))
             plain = advice.to_json()
             checks = self._checks(plain, wanted)
             compared = self._against(run_of(plain), wanted["against"]) if wanted.get("against") else []

@@ -71,6 +71,10 @@ class KernelRow:
     fill: float | None
     doubt: str
     """Why the row is not judged; empty where it is."""
+    borrowed: int = 0
+    """Calls whose work is that of the same kernel with the same grid and block elsewhere in the recording."""
+    captured: int = 0
+    """Calls whose operator only the recording of a capture tells."""
 
 
 class Ceiling(NamedTuple):
@@ -100,6 +104,7 @@ class Kernels:
         kind = costs.kind[self.on]
         known = kind != NONE
         self.covered_ns = int(self.share[known | costs.of(costs.helps, self.on)].sum())
+        self.captured_ns = int(self.share[costs.of(costs.captured, self.on)].sum())
         self.kernel_ns = int(self.share.sum())
         self._known = np.flatnonzero(known)
         on = self.on[self._known]
@@ -266,7 +271,8 @@ class Kernels:
         rate = (flops * cost.multiplied if bound == "compute" else moved) / median * 1e9
         ceiling, floor = self.ceiling(row), self.floor_ns(row)
         peak = 0.0 if hardware is None else self._peak(cost) if bound == "compute" else hardware.bandwidth
-        length = self.model.timeline.length[self.operations(row)]
+        costs, operations = self.model.costs, self.operations(row)
+        length = self.model.timeline.length[operations]
         cut = self.tiling(row)
         blocks = cut.blocks if cut else self.blocks(row)
         waves, fill = (
@@ -297,6 +303,8 @@ class Kernels:
             waves=waves,
             fill=fill,
             doubt=self._doubt(row, rate, peak),
+            borrowed=int(costs.of(costs.borrowed, operations).sum()),
+            captured=int(costs.of(costs.captured, operations).sum()),
         )
 
     def _doubt(self, row: int, rate: float, peak: float) -> str:

@@ -26,6 +26,7 @@ from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.reference.facts import read_data
 from gpu_trace_advisor.reference.hardware import Hardware
 from gpu_trace_advisor.roofline.bandwidth_fit import attainable_bandwidth, ramps
+from gpu_trace_advisor.roofline.captured_work import Capture, with_captures
 from gpu_trace_advisor.roofline.concurrency import shares
 from gpu_trace_advisor.roofline.occupancy import Tails, tails
 from gpu_trace_advisor.roofline.operator_costs import OWN_CLASSES, Costs, operation_costs
@@ -60,10 +61,12 @@ class InKernel:
 
     timeline: Timeline
     hardware: Hardware | None
+    captures: tuple[Capture, ...] = ()
+    """Recordings of how the graphs were captured that the timeline replays."""
 
     @cached_property
     def costs(self) -> Costs:
-        return operation_costs(self.timeline)
+        return with_captures(operation_costs(self.timeline), self.timeline, self.captures)
 
     @property
     def sms(self) -> int | None:

@@ -22,9 +22,10 @@ from gpu_trace_advisor.roofline import memory_traffic as t
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
+from gpu_trace_advisor.timelines.host import Host
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import distinct_rows, named, values_of
-from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int32, Int64, Kind
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int32, Int64, Kind, Trace
 from gpu_trace_advisor.trace.operator_shapes import Call, read_call
 
 Formula = Callable[[Call], Cost | None]
@@ -261,9 +262,11 @@ class Costs:
     """[m] a kernel beside the one that has the operator's cost: it reduces parts, converts, copies a bias. None: none does."""
     borrowed: Bool | None = None
     """[m] the cost is that of the same kernel with the same grid and block elsewhere. None: none is."""
+    captured: Bool | None = None
+    """[m] a recording of the capture tells the operator (`gpu_trace_advisor.roofline.captured_work`). None: of none."""
 
     def of(self, flag: Bool | None, rows: Index) -> Bool:
-        """[k] `helps` or `borrowed` of these operations."""
+        """[k] `helps`, `borrowed` or `captured` of these operations."""
         return np.zeros(len(rows), np.bool_) if flag is None else flag[rows]
 
 
@@ -291,10 +294,10 @@ def operation_costs(timeline: Timeline) -> Costs:
             break
         source[left] = around
     kinds = found.kinds
-    number = _by_winograd(timeline, source, at, number, kinds, found.called)
+    number = by_winograd(timeline, source, at, number, kinds, found.called)
     known = number != NONE
     at, source, number, main = at[known], source[known], number[known], main[known]
-    keep, part = _main_kernels(timeline, source, at, main, [k.several for k in kinds], number)
+    keep, part = main_kernels(timeline, source, at, main, [k.several for k in kinds], number)
     kind, share = np.full(n, NONE, np.int32), np.ones(n)
     kind[at[keep]], share[at[keep]] = number[keep], part[keep]
     helps = np.zeros(n, np.bool_)
@@ -316,7 +319,7 @@ class _Kinds:
         kernel can be the one that does the operator's work."""
         trace = self.timeline.trace
         texts = values_of([trace.texts.get(name) for name in TEXTS], source)
-        beside = _texts_beside(self.timeline, source)
+        beside = texts_beside(trace, self.timeline.host, source)
         columns: list[NDArray[Any]] = [
             trace.name_code[source], *texts, trace.name_code[self.timeline.row[at]], beside
         ]  # fmt: skip
@@ -338,16 +341,15 @@ class _Kinds:
 NORMS = frozenset({"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"})
 
 
-def _texts_beside(timeline: Timeline, source: Index) -> Index:
+def texts_beside(trace: Trace, host: Host, source: Index) -> Index:
     """[k] the shapes (code of a text) of the call that tells what each operator's own arguments do not; -1 mostly."""
-    trace = timeline.trace
     found = np.full(len(source), NONE, np.int32)
     shapes = trace.texts.get("Input Dims")
     if shapes is None:
         return found
     code = trace.name_code[source]
     part = np.flatnonzero(named(trace, code, lambda name: name.rpartition("::")[2] in PARTS))
-    around = timeline.host.parent[source[part]]
+    around = host.parent[source[part]]
     found[part[around != NONE]] = values_of([shapes], around[around != NONE])[0]
     forward = named(trace, code, lambda name: name.rpartition("::")[2] in BEFORE_NORM)
     forward &= values_of([trace.texts.get("Concrete Inputs")], source)[0] == NONE
@@ -367,7 +369,7 @@ def _texts_beside(timeline: Timeline, source: Index) -> Index:
     return found
 
 
-def _by_winograd(
+def by_winograd(
     timeline: Timeline, source: Index, at: Int64, number: Int32, kinds: list[Cost], called: list[tuple[str, str]]
 ) -> Int32:
     """The numbers of the costs, with those of convolutions that one of their kernels shows to be done by another algorithm:
@@ -423,7 +425,7 @@ def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: 
     return borrowed
 
 
-def _main_kernels(
+def main_kernels(
     timeline: Timeline, operator: Index, at: Int64, main: Bool, several: list[bool], number: Int32
 ) -> tuple[Bool, NDArray[np.float64]]:
     """Which of each operator's kernels do its work, and the part of each: those of the longest eligible one's name."""

@@ -241,8 +241,8 @@ class Host:
             forget(self, "segments")
 
 
-def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None) -> Host:
-    """Classify the host rows of a process and flatten its launching threads."""
+def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = None, also: Sequence[int] = ()) -> Host:
+    """Classify the host rows of a process and flatten its launching threads, and the threads `also`."""
     doing = _doing(trace, step_marker)
     doing = _with_profiler_stop(trace, _with_first_uses(trace, doing, process), process)
     host = _host_rows(trace, process)
@@ -250,7 +250,7 @@ def read_host(trace: Trace, process: int, step_marker: re.Pattern[str] | None = 
     parent, operator, frame, module = (
         np.full(len(trace), NONE, np.int32) if any_ else constant(NONE, len(trace), np.int32) for any_ in held
     )
-    threads = _launching_threads(trace, process)
+    threads = list(dict.fromkeys([*_launching_threads(trace, process), *also]))
     segments = {}
     by_thread = _rows_by_thread(trace, host, threads)
     for thread, rows in by_thread.items():

@@ -119,6 +119,8 @@ def inside_kernels(page: Page, device: DeviceAdvice, count: int = 6) -> None:
             "device allows).", "  ", "dim",
         )  # fmt: skip
     text = f"{share(inside.covered_ns, inside.kernel_ns)} of the kernels' time has known work"
+    if inside.captured_ns:
+        text += f" ({share(inside.captured_ns, inside.kernel_ns)} by --capture)"
     if inside.missing:
         unknown = (f"{clean(m.operator or m.kernel)} {share(m.ns, inside.kernel_ns)}" for m in inside.missing[:3])
         text += f"; the largest unknown: {', '.join(unknown)}"
