@@ -6,7 +6,7 @@ from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.capturing import how_to_capture
-from gpu_trace_advisor.rulekit.evidence import of_causes
+from gpu_trace_advisor.rulekit.evidence import mostly, of_causes
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration, percent, share
@@ -105,7 +105,7 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
     stacks = ("stacks were recorded, which slows Python down",) if view.trace.has_frames else ()
     yield Claim(
         message=f"For {share(lost, window.wall_ns)} of the wall ({duration(lost)}) the GPU has nothing to do because "
-        f"Python runs, most of it in {evidence[0].what}; {percent(low)} to {percent(high)} busy is what such programs reach.",
+        f"Python runs, {mostly(evidence[0], lost)}; {percent(low)} to {percent(high)} busy is what such programs reach.",
         named={"python": lost},
         how=_how(view),
         fix=host_fix("python", "less Python between launches", "python", low_share=STAYS,

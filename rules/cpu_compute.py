@@ -7,6 +7,7 @@ from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import duration, share, times
 
 FROM = 0.01  # of the wall
+SHOWN = 0.05  # of that time in one operator: others are not named
 ELSEWHERE = 0.8  # of it is saved at least: on the GPU, or in the background, it still takes some time
 
 
@@ -77,10 +78,11 @@ def cpu_compute(view: DeviceWindow) -> Iterator[Claim]:
     wall, lost = view.window.wall_ns, view.causes.get("cpu-compute", 0)
     if lost < FROM * wall:
         return
-    evidence = of_causes(view, "cpu-compute")
+    evidence = tuple(one for one in of_causes(view, "cpu-compute") if (one.ns or 0) >= SHOWN * lost)
     yield Claim(
-        message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for {evidence[0].what} on CPU tensors, "
-        f"{times(sum(item.count for item in evidence))}.",
+        message=f"The GPU waits {share(lost, wall)} of the wall ({duration(lost)}) for work on CPU tensors: "
+        + ", ".join(f"{one.what} {duration(one.ns or 0)} ({times(one.count)})" for one in evidence)
+        + ".",
         named={"cpu-compute": lost},
         how='Run it on the GPU (create tensors with device="cuda"), or ahead of time in the workers of a loader.',
         fix=host_fix(

@@ -128,7 +128,7 @@ def cuda_graphs(view: DeviceWindow) -> Iterator[Claim]:
     spans = (
         found.spans if len(found) else Intervals(*(np.array([t]) for t in (view.window.start_ns, view.window.end_ns)))
     )
-    named = wall_time.of_idle(view, spans, LAUNCHING, LAUNCH_SCALE_NS)
+    named = wall_time.of_launching(view, spans, LAUNCHING)
     lost = sum(named.values())
     idle = sum(ns for cause, ns in view.causes.items() if cause in IDLE)
     if lost < LOST * wall or wall - idle > BUSY * wall or _replayed(view) > REPLAYED:

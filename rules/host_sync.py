@@ -11,13 +11,15 @@ from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import Change, synchronisations, without_waits
 from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
 from gpu_trace_advisor.rulekit import wall_time
-from gpu_trace_advisor.rulekit.evidence import of_rows
+from gpu_trace_advisor.rulekit.evidence import of_rows, running
 from gpu_trace_advisor.rulekit.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
+from gpu_trace_advisor.timelines.device import SKEW_NS
 from gpu_trace_advisor.trace.model import Int64
 from gpu_trace_advisor.units import duration, share, times
 
 REFILLING = ("framework", "python", "launch-call")  # what a queue behind the call would have hidden
+RUNNING = ("python", "cpu-compute")  # what the host does by itself, with a name
 FROM = 0.01  # of the wall: the engine's own limit; a synchronisation that only waits for work costs nothing here
 
 
@@ -136,7 +138,8 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     for part, ns in attribution.pieces.clipped(window.start_ns, window.end_ns):
         mine = np.flatnonzero((part.cause == CODE["host-sync"]) & (ns > 0))
         drained += int(ns[mine[~among(part.row[mine], left_out)]].sum())
-    named = {"host-sync": drained, **wall_time.of_idle(view, _refills(view, left_out), REFILLING)}
+    refills = _refills(view, left_out)
+    named = {"host-sync": drained, **wall_time.of_idle(view, refills, REFILLING)}
     lost = sum(named.values())
     if lost < FROM * window.wall_ns:
         return
@@ -148,10 +151,13 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     operator = int(view.timeline.host.operator[rows[0]])
     inside = f" in {trace.label(operator)}" if operator >= 0 else ""
     steps = view.repetition.count
-    rate = f", {len(rows) / steps:.3g} a step," if steps > 1 else ""
+    unit = "repeat" if view.repetition.inferred else "step"
+    rate = f", {len(rows) / steps:.3g} a {unit}," if 1 < steps <= len(rows) else ""
+    meanwhile = running(view, RUNNING, refills, lost // 2)
+    runs = f"; meanwhile the host runs {meanwhile}" if meanwhile else ""
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
-        f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}).",
+        f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}){runs}.",
         named=named,
         how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
         "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
@@ -176,11 +182,14 @@ def _refills(view: DeviceWindow, left_out: Int64) -> Intervals:
     returned = view.trace.end_ns[blocking.row[mine]]
     order = np.argsort(returned, kind="stable")
     mine, returned = mine[order], returned[order]
-    gap = np.searchsorted(gaps.start, returned, side="right") - 1
+    gap = np.searchsorted(gaps.end, returned, side="right")  # the first that is not over
+    mine, returned, gap = (one[gap < len(gaps.end)] for one in (mine, returned, gap))
+    # By the clocks' skew the copy of one that reads may end after it returned, and the gap begin.
+    begin = np.where(blocking.reads[mine], np.clip(gaps.start[gap], returned, returned + SKEW_NS), returned)
     end = np.minimum(gaps.end[gap], returned + blocking.busy_ns[mine])
     end[:-1] = np.minimum(end[:-1], returned[1:])
-    keep = (gap >= 0) & (end > returned)
-    return Intervals(returned[keep], end[keep])
+    keep = (gaps.start[gap] <= begin) & (end > begin)
+    return Intervals(begin[keep], end[keep])
 
 
 def _without(which: Callable[[Graph], Int64], stay: Int64) -> Change:

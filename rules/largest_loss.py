@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.largest_loss import KERNELS
 from gpu_trace_advisor.analysis.largest_loss import largest_loss as find_loss
 from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL, phrase
 from gpu_trace_advisor.columns.intervals import clip, total
-from gpu_trace_advisor.rulekit.evidence import of_causes, of_operations
+from gpu_trace_advisor.rulekit.evidence import mostly, of_causes, of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.timelines.device import COMMUNICATION, FIRST_COPY, SET
 from gpu_trace_advisor.units import duration, share
@@ -106,9 +106,9 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
             parts[item.cause, item.detail if item.when == "idle" else ""] += item.ns
     ((most, detail), most_ns), *_ = parts.most_common()
     what = phrase(most, detail)
-    evidence = _evidence(view, category, named)
+    evidence = _evidence(view, category, most)
     known = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
-    rests = f", most of it in {evidence[0].what} × {evidence[0].count:,}" if known else ""
+    rests = f", {mostly(evidence[0], most_ns)} × {evidence[0].count:,}" if known else ""
     yield Claim(
         title=f"The largest loss: {CATEGORIES[category].phrase}",
         message=f"{what[0].upper()}{what[1:]}: {share(most_ns, window.wall_ns)} of the wall "
@@ -132,7 +132,7 @@ def _how(view: DeviceWindow, cause: str, detail: str) -> str:
     return TO_DO.get(cause, ELSE)
 
 
-def _evidence(view: DeviceWindow, category: str, named: dict[str, int]) -> tuple[Evidence, ...]:
+def _evidence(view: DeviceWindow, category: str, cause: str) -> tuple[Evidence, ...]:
     """The operations or host records that the loss rests on."""
     op_class = view.timeline.op_class[view.operations]
     if category == "communication":
@@ -140,5 +140,5 @@ def _evidence(view: DeviceWindow, category: str, named: dict[str, int]) -> tuple
     elif category == "copies":
         mine = view.operations[(op_class >= FIRST_COPY) & (op_class <= SET)]
     else:
-        return of_causes(view, *named)
-    return (of_operations(view, mine),) if len(mine) else of_causes(view, *named)
+        return of_causes(view, cause)
+    return (of_operations(view, mine),) if len(mine) else of_causes(view, cause)

@@ -4,11 +4,9 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host
 from gpu_trace_advisor.attribution import HOST
-from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.columns.codes import numbered
-from gpu_trace_advisor.columns.compact import where
 from gpu_trace_advisor.replay.fixes import host_fix
-from gpu_trace_advisor.rulekit.evidence import at_ms, python_line
+from gpu_trace_advisor.rulekit.evidence import at_ms, python_line, stretches
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import NONE, Index, Int64
@@ -16,6 +14,7 @@ from gpu_trace_advisor.units import duration, percent, share, times
 
 FROM = 0.03  # of the wall in one frame: less is not worth a line of its own
 IN_RANGE_NS = 100_000  # of a range that nothing in it explains, on average
+IN_MODULE_NS = 50_000  # of a function inside a module of the model, on average
 FRAMES = 3  # named at most
 STAYS = 0.5  # pessimistic part of their time that the program needs
 ALL_OF_PYTHON = 0.5, 0.3  # of the host's idle time, and of the wall: then the rule about Python as a whole speaks
@@ -73,29 +72,32 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
 
     When it must not fire: queued work hides them, none takes 3 % of the wall, or Python as a whole is the matter.
     """
-    window, trace = view.window, view.trace
-    code, host, doing = CODE["python"], 0, view.timeline.host.doing
-    rows, starts, times_ns = [], [], []
-    for part, ns in view.attribution.pieces.clipped(window.start_ns, window.end_ns):
-        host += int(ns[(ns > 0) & (part.side == HOST)].sum())
-        # What lies between operators of no frame rests on the record before it, which says nothing of the function.
-        at = where((part.cause == code) & (ns > 0) & (part.row != NONE))
-        at = at[(doing[part.row[at]] == HostActivity.PYTHON) | (doing[part.row[at]] == HostActivity.RANGE)]
-        rows.append(part.row[at])
-        starts.append(part.start[at])
-        times_ns.append(ns[at])
+    window, trace, doing = view.window, view.trace, view.timeline.host.doing
+    pieces = view.attribution.pieces.clipped(window.start_ns, window.end_ns)
+    host = sum(int(ns[(ns > 0) & (part.side == HOST)].sum()) for part, ns in pieces)
+    found = [
+        (one.row[mine], one.start[mine], one.ns[mine])
+        for one in stretches(view, ["python"])
+        if len(mine := np.flatnonzero(one.runs & np.isin(doing[one.row], (HostActivity.PYTHON, HostActivity.RANGE))))
+    ]
     python = view.causes.get("python", 0)
-    if not rows or (python >= ALL_OF_PYTHON[0] * host and host >= ALL_OF_PYTHON[1] * window.wall_ns):
+    if not found or (python >= ALL_OF_PYTHON[0] * host and host >= ALL_OF_PYTHON[1] * window.wall_ns):
         return
-    row, start, ns = np.concatenate(rows), np.concatenate(starts), np.concatenate(times_ns)
+    row, start, ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
     names, of = numbered(trace.name_code[row])
     total = np.zeros(len(names), np.int64)
     np.add.at(total, of, ns)
     most = np.argsort(-total, kind="stable")[:FRAMES]
     blocks = [of == name for name in most.tolist() if total[name] >= FROM * window.wall_ns]
     ranges = [doing[row[block][0]] == HostActivity.RANGE for block in blocks]
-    # Between the operators of a range short holes are the framework's dispatch, no function's.
-    blocks = [b for b, is_range in zip(blocks, ranges, strict=True) if not is_range or ns[b].mean() >= IN_RANGE_NS]
+    # Between the operators of a range short holes are the framework's dispatch, no function's; between the launches of a
+    # module short stretches are its calls.
+    modules = [view.timeline.host.module[row[block][0]] != NONE for block in blocks]
+    least = [
+        IN_RANGE_NS if is_range else IN_MODULE_NS if within else 0
+        for is_range, within in zip(ranges, modules, strict=True)
+    ]
+    blocks = [block for block, usual in zip(blocks, least, strict=True) if ns[block].mean() >= usual]
     if not blocks:
         return
     evidence = tuple(_evidence(view, row[block], start[block], ns[block]) for block in blocks)

@@ -110,7 +110,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
     chains = worth_fusing(view)
     fusible = sum(chain.ns for chain in chains)
     window = Intervals(*(np.array([instant]) for instant in (view.window.start_ns, view.window.end_ns)))
-    host = wall_time.of_idle(view, window, LAUNCHES, wall_time.LAUNCH_SCALE_NS)
+    host = wall_time.of_launching(view, window, LAUNCHES)
     launching = sum(host.values())
     launches, fuses = launching >= LAUNCHING * wall, fusible >= FUSIBLE * wall
     if not fuses and not launches:

@@ -92,6 +92,21 @@ def test_a_number_that_is_none(
         load_runs(path, Request())
 
 
+def test_a_count_written_as_a_fraction_is_that_count(plain: dict[str, Any], tmp_path: Path) -> None:
+    """`6.0` is an integer to JSON Schema, and other programs that pass a file on write it so."""
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_text(json.dumps(plain), encoding="utf-8")
+    device = plain["devices"][0]
+    given = {
+        **plain,
+        "devices": [{**device, "operations": float(device["operations"]), "kernels": float(device["kernels"])}],
+    }
+    after.write_text(json.dumps(given), encoding="utf-8")
+    assert ".0," in after.read_text("utf-8")
+    assert load_runs(after, Request())[0].devices == load_runs(before, Request())[0].devices
+    assert gates({**plain, "devices": [{**device, "operations": 7}]}, [after], None, Request()).comparison is not None
+
+
 def test_a_deep_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "before.json"
     path.write_text('{"schema": ' + "[" * 100_000 + "]" * 100_000 + "}", encoding="utf-8")

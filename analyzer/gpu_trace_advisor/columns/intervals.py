@@ -79,6 +79,14 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     return Intervals(met.start, met.end)
 
 
+def holds(a: Intervals, instants: Int64) -> NDArray[np.bool_]:
+    """[k] whether one of the intervals holds each instant."""
+    if not len(a.start):
+        return np.zeros(len(instants), np.bool_)
+    at = np.searchsorted(a.start, instants, side="right") - 1
+    return np.asarray((at >= 0) & (instants < a.end[np.maximum(at, 0)]), np.bool_)
+
+
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """The part inside [start, end)."""
     if not len(a.start) or (int(a.start.min()) >= start and int(a.end.max()) <= end and (a.end > a.start).all()):

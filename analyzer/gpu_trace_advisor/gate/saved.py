@@ -40,6 +40,9 @@ def load_json(path: Path) -> Any:
         raise BadUsage(f"{path}: not JSON: {str(error)[:120]}") from None
 
 
+EXACT = 2.0**53  # below it each whole number is a float of its own
+
+
 def _no_number(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number")
 
@@ -54,7 +57,7 @@ def _float(digits: str) -> float:
     value = float(digits)
     if not abs(value) < LARGEST_FLOAT:
         raise ValueError(f"{digits[:24]}: a number out of all range")
-    return value
+    return int(value) if value.is_integer() and abs(value) < EXACT else value  # 6.0 is an integer to the schema
 
 
 # ---- values of our own classes ---------------------------------------------------------------------------------------

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host, user_line
+from gpu_trace_advisor.attribution import HOST
 from gpu_trace_advisor.attribution.causes import CODE
-from gpu_trace_advisor.columns.codes import counted
+from gpu_trace_advisor.columns.codes import counted, present
+from gpu_trace_advisor.columns.intervals import Intervals, holds, overlaps, remainder
 from gpu_trace_advisor.rulekit.rule import Evidence
 from gpu_trace_advisor.trace.kernel_names import readable
-from gpu_trace_advisor.trace.model import NONE, Index, Int64
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64
+from gpu_trace_advisor.units import duration
 
 PLACES = 3  # first places shown: enough to find one in a viewer
 WIDTH = 46  # characters of a name that stands for others too
@@ -28,44 +32,103 @@ def python_line(view: DeviceWindow, row: int) -> str:
     return user_line(view.timeline, int(view.timeline.host.frame[row])) if row != NONE else ""
 
 
+class Stretches(NamedTuple):
+    """Idle time by what the host did; k stretches of one launching thread, or of none."""
+
+    row: Index
+    """[k] the host's innermost record, or the last one before; -1 where nothing was recorded."""
+    runs: Bool
+    """[k] the record runs meanwhile; else it is over."""
+    start: Int64
+    ns: Int64
+
+
+def stretches(view: DeviceWindow, causes: Sequence[str], inside: Intervals | None = None) -> Iterator[Stretches]:
+    """The window's idle time of these causes, cut where the host's innermost record changes; only of what begins `inside`
+    these spans (disjoint, in order), where told."""
+    wanted, window, trace = [CODE[cause] for cause in causes], view.window, view.trace
+    for part, ns in view.attribution.pieces.clipped(window.start_ns, window.end_ns):
+        mine = np.flatnonzero((ns > 0) & np.isin(part.cause, wanted))
+        if inside is not None:
+            mine = mine[holds(inside, part.start[mine])]
+        row, start = part.row[mine], np.maximum(part.start[mine], window.start_ns)
+        end = start + ns[mine]
+        # A piece may be several records that do the same, named by the longest of them.
+        host = part.side[mine] == HOST
+        several = host & (row != NONE) & (trace.start_ns[row] < end) & (trace.end_ns[row] > start)
+        runs = several | (~host & (row != NONE))
+        yield Stretches(row[~several], runs[~several], start[~several], (end - start)[~several])
+        for thread in present(trace.thread[row[several]]).tolist():
+            at = np.flatnonzero(several & (trace.thread[row] == thread))
+            yield from _by_record(view, row[at], Intervals(start[at], end[at]), thread)
+
+
+def _by_record(view: DeviceWindow, row: Index, pieces: Intervals, thread: int) -> Iterator[Stretches]:
+    segments = view.timeline.host.segments[thread]
+    found = overlaps(pieces, segments.span)
+    yield Stretches(
+        segments.row[found.right], np.ones(len(found.start), np.bool_), found.start, found.end - found.start
+    )
+    holes = remainder(pieces, found)
+    before = row[holes.left]
+    yield Stretches(before, np.zeros(len(before), np.bool_), holes.start, holes.end - holes.start)
+
+
 def of_causes(view: DeviceWindow, *causes: str, names: int = 3) -> tuple[Evidence, ...]:
-    """The host records that most of the idle time of these causes rests on, the largest first."""
-    trace, counts, totals = view.trace, *np.zeros((2, len(view.trace.names) + 1), np.int64)
-    records = np.zeros(len(trace), np.bool_)  # several stretches may rest on one
-    for code, rows, _, ns in _resting_on(view, causes):
+    """The host records that most of the idle time of these causes rests on, the largest first; see `stretches`."""
+    trace, (counts, totals) = view.trace, np.zeros((2, 2 * len(view.trace.names) + 1), np.int64)
+    records = np.zeros((2, len(trace)), np.bool_)  # several stretches may rest on one
+    for one in stretches(view, causes):
+        code = _number(view, one)
         counts[0] += np.count_nonzero(code == 0)
-        records[rows[code != 0]] = True
-        np.add.at(totals, code, ns)
-    counts[1:] = np.bincount(trace.name_code[records], minlength=len(trace.names))
+        records[one.runs.astype(np.int8)[code != 0], one.row[code != 0]] = True
+        np.add.at(totals, code, one.ns)
+    for runs in (0, 1):
+        counts[1 + runs :: 2] = np.bincount(trace.name_code[records[runs]], minlength=len(trace.names))
     found, codes = [], np.flatnonzero(counts)
     for code in codes[np.argsort(-totals[codes], kind="stable")[:names]].tolist():
         starts, row = _first_places(view, causes, code)
         what = readable_host(trace, row) if row != NONE else "nothing recorded"
+        what = f"what follows {what}" if code % 2 else what
         places = at_ms(view, starts)
         found.append(Evidence(what, int(counts[code]), int(totals[code]), places, python_line(view, row)))
     return tuple(found)
 
 
-def _resting_on(view: DeviceWindow, causes: Sequence[str]) -> Iterator[tuple[Index, Index, Int64, Int64]]:
-    """Of the idle time of these causes in the window, block by block: the number of the deciding record's name, from 1 on
-    and 0 where there is none; the record, the start, and ns inside the window."""
-    wanted = [CODE[cause] for cause in causes]
-    for part, ns in view.attribution.pieces.clipped(view.window.start_ns, view.window.end_ns):
-        mine = np.flatnonzero((ns > 0) & np.isin(part.cause, wanted))
-        rows = part.row[mine]
-        yield np.where(rows == NONE, 0, view.trace.name_code[rows] + 1), rows, part.start[mine], ns[mine]
+def running(view: DeviceWindow, causes: Sequence[str], inside: Intervals, least_ns: int) -> str:
+    """The record of the host that runs for at least `least_ns` of the idle time of these causes in these spans; else empty."""
+    trace, ns = view.trace, np.zeros(len(view.trace.names), np.int64)
+    row = np.full(len(ns), NONE, np.int64)
+    for one in stretches(view, causes, inside):
+        code = trace.name_code[one.row[one.runs]]
+        np.add.at(ns, code, one.ns[one.runs])
+        row[code] = one.row[one.runs]
+    most = int(np.argmax(ns)) if len(ns) else 0
+    return readable_host(trace, int(row[most])) if len(ns) and ns[most] >= max(least_ns, 1) else ""
+
+
+def mostly(evidence: Evidence, ns: int) -> str:
+    """How much of a time is in the first of what it rests on, in words."""
+    part = evidence.ns or 0
+    return (
+        f"most of it in {evidence.what}" if 2 * part > ns else f"the largest part, {duration(part)}, in {evidence.what}"
+    )
+
+
+def _number(view: DeviceWindow, given: Stretches) -> Int64:
+    """[k] the number of each record's name: odd for what follows it, even for what runs in it, and 0 without a record."""
+    number = 1 + 2 * view.trace.name_code[given.row].astype(np.int64) + given.runs
+    return np.where(given.row == NONE, 0, number)
 
 
 def _first_places(view: DeviceWindow, causes: Sequence[str], wanted: int) -> tuple[list[int], int]:
     """Where idle time of these causes first rests on records of a name, see above; and the first of these records."""
-    starts, rows = list[int](), list[int]()
-    for code, row, start, _ in _resting_on(view, causes):
-        first = np.flatnonzero(code == wanted)[: PLACES - len(starts)]
-        starts += start[first].tolist()
-        rows += row[first].tolist()
-        if len(starts) == PLACES:
-            break
-    return starts, rows[0]
+    found: list[tuple[int, int]] = []
+    for one in stretches(view, causes):
+        mine = np.flatnonzero(_number(view, one) == wanted)[:PLACES]
+        found += zip(one.start[mine].tolist(), one.row[mine].tolist(), strict=True)
+    found.sort()
+    return [start for start, _ in found[:PLACES]], found[0][1]
 
 
 def of_rows(view: DeviceWindow, rows: Int64, what: str = "") -> Evidence:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
-from gpu_trace_advisor.attribution.causes import IDLE
+from gpu_trace_advisor.attribution import Pieces
+from gpu_trace_advisor.attribution.causes import CODE, IDLE
 from gpu_trace_advisor.columns.intervals import Intervals
 from gpu_trace_advisor.roofline.kernel_time import CAUSES
 from gpu_trace_advisor.rulekit.rule import Claim
-from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.model import Bool, Int64
 
-FOREVER = 1 << 60
 LAUNCH_SCALE_NS = 1_000_000  # a longer gap is not the launching of one operation: something else ran
+FUNCTION_NS = 250_000  # a longer stretch of one function of Python is its own work, not the launching of an operation
 UNKNOWN = ("host-unknown", "device-unknown")
 """Time that nothing recorded explains: no change is known to save it."""
 
@@ -78,19 +79,34 @@ def explained_ns(claim: Claim) -> int:
     return claim.ns - sum(claim.named.get(cause, 0) for cause in UNKNOWN)
 
 
-def of_idle(
-    view: DeviceWindow, spans: Intervals, causes: Collection[str] = IDLE, longest_ns: int = FOREVER
+def of_idle(view: DeviceWindow, spans: Intervals, causes: Collection[str] = IDLE) -> dict[str, int]:
+    """The window's idle time of these causes inside the spans (disjoint, in order)."""
+    return _idle(view, spans, causes, lambda part: np.ones(len(part), np.bool_))
+
+
+def of_launching(view: DeviceWindow, spans: Intervals, causes: Collection[str]) -> dict[str, int]:
+    """The same of what launching operations one by one leaves idle: short gaps, and no long function of Python in them."""
+    gaps = view.timeline.gaps
+    short = gaps.end - gaps.start <= LAUNCH_SCALE_NS
+    python = CODE["python"]
+
+    def launching(part: Pieces) -> Bool:
+        function = (part.cause == python) & (part.end - part.start > FUNCTION_NS)
+        return np.asarray(short[part.gap] & ~function, np.bool_)
+
+    return _idle(view, spans, causes, launching)
+
+
+def _idle(
+    view: DeviceWindow, spans: Intervals, causes: Collection[str], which: Callable[[Pieces], Bool]
 ) -> dict[str, int]:
-    """The window's idle time of these causes inside the spans (disjoint, in order), of gaps up to `longest_ns`."""
     if not len(spans.start):
         return {}
-    gaps = view.timeline.gaps
-    short = gaps.end - gaps.start <= longest_ns
     wanted = np.array([cause in causes for cause in IDLE])
     covered = np.concatenate([[0], np.cumsum(spans.end - spans.start)])
     sums = np.zeros(len(IDLE), np.int64)
     for part in view.attribution.pieces.parts():
-        at = np.flatnonzero(wanted[part.cause] & short[part.gap])
+        at = np.flatnonzero(wanted[part.cause] & which(part))
         start, end = (np.clip(t[at], view.window.start_ns, view.window.end_ns) for t in (part.start, part.end))
         np.add.at(sums, part.cause[at], _covered(spans, covered, end) - _covered(spans, covered, start))
     return {cause: ns for cause, ns in zip(IDLE, sums.tolist(), strict=True) if ns}
