@@ -80,6 +80,11 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
 
 
+def read_count(text: str | bytes) -> int | None:
+    """The whole number that plain digits are, up to 18 of them; None where they are something else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
 SIZES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 LARGEST_SIZE = 2**63  # what counts of bytes are held in

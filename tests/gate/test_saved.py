@@ -103,7 +103,7 @@ def test_a_count_written_as_a_fraction_is_that_count(plain: dict[str, Any], tmp_
     }
     after.write_text(json.dumps(given), encoding="utf-8")
     assert ".0," in after.read_text("utf-8")
-    assert load_runs(after, Request())[0].devices == load_runs(before, Request())[0].devices
+    assert load_runs(after, Request())[0].lanes == load_runs(before, Request())[0].lanes
     assert gates({**plain, "devices": [{**device, "operations": 7}]}, [after], None, Request()).comparison is not None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpu_trace_advisor.gate.run_record import HOST, DeviceRun, Run
+from gpu_trace_advisor.units import read_count
 
 OTHER_WORK = 1.5  # matrix kernels a step, or their FLOPs, above this many times the other's: another model or batch
 OTHER_SHAPES = 1.05  # … from which on it is said: a fix may compute less, so may a smaller batch
@@ -61,7 +62,7 @@ def aligned(before: Run, after: Run) -> Run:
 def _place(key: str) -> tuple[str, int]:
     """`rank 0 process 1 device 2` as what comes before the device, and its number."""
     before, _, number = key.rpartition(" ")
-    return before, int(number) if number.isdigit() else 0
+    return before, read_count(number) or 0
 
 
 def same_devices(before: Run, after: Run) -> str | None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from gpu_trace_advisor.errors import BadUsage, UnreadableTrace
 from gpu_trace_advisor.ingest import NSIGHT_STARTS, TRACE_NAMES, find_traces, natural
+from gpu_trace_advisor.units import read_count
 
 WEB = ("http", "https")
 MOST_FETCHED = 64 << 30  # bytes of an answer: a server may send without end
@@ -249,10 +250,10 @@ def _fetch(place: str, path: Path) -> None:
             error.close()  # it is the answer, too
             raise
         with answer, path.open("wb") as file:
-            length = answer.headers.get("Content-Length", "")
-            if length.isascii() and length.isdigit() and int(length) > MOST_FETCHED:
+            length = read_count(answer.headers.get("Content-Length", "")) or 0
+            if length > MOST_FETCHED:
                 raise UnreadableTrace(
-                    f"{shown(place)}: {int(length) >> 30:,} GiB, more than the {MOST_FETCHED >> 30} that are fetched"
+                    f"{shown(place)}: {length >> 30:,} GiB, more than the {MOST_FETCHED >> 30} that are fetched"
                 )
             left = MOST_FETCHED
             while block := answer.read(1 << 20):
@@ -261,8 +262,8 @@ def _fetch(place: str, path: Path) -> None:
                     raise UnreadableTrace(f"{shown(place)}: longer than the {MOST_FETCHED >> 30} GiB that are fetched")
                 file.write(block)
             got = MOST_FETCHED - left
-            if length.isascii() and length.isdigit() and got < int(length):
-                raise UnreadableTrace(f"{shown(place)}: the download broke off after {got:,} of {int(length):,} bytes")
+            if got < length:
+                raise UnreadableTrace(f"{shown(place)}: the download broke off after {got:,} of {length:,} bytes")
         return
     store, name = _store(place)
     store.get_file(name, str(path))

@@ -27,7 +27,7 @@ from typing import Any
 
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.runtime.classes import dataclass
-from gpu_trace_advisor.units import percent
+from gpu_trace_advisor.units import percent, read_count
 
 INSTALL = "recording needs PyTorch: pip install 'gpu-trace-advisor[torch]'"
 WORTH_TELLING = 0.02  # a smaller overhead is within what two steps differ by anyway
@@ -72,8 +72,7 @@ def own_rank() -> int | None:
             return int(dist.get_rank())
     except ImportError:
         pass
-    given = os.environ.get("RANK", "")
-    return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
+    return read_count(os.environ.get("RANK", ""))
 
 
 def trace_name(worker: str | None = None, *, packed: bool = True) -> str:

@@ -12,6 +12,7 @@ from gpu_trace_advisor.ingest.nsight.source import distinct
 from gpu_trace_advisor.ingest.nsight.tables import DOMAIN, PUSH_POP, START_END, Reader, TableRows, host_part, process_id
 from gpu_trace_advisor.ingest.raw_events import MISSING
 from gpu_trace_advisor.trace.model import Int8, Int32, Int64, Kind, Note, Sparse
+from gpu_trace_advisor.units import read_count
 
 OP_ID, SEQUENCE, SIZES, INPUTS = b", op_id = ", b", seq = ", b", sizes = ", b", input_op_ids = "
 
@@ -96,8 +97,8 @@ def _parsed(text: bytes, names: Names) -> tuple[int, int, int, int]:
     sequence, dims = MISSING, -1
     if emitted:
         bare, _, digits = name.rpartition(SEQUENCE)
-        if bare and digits.isascii() and digits.isdigit() and len(digits) < 19:
-            name, sequence = bare, int(digits)
+        if bare and (number := read_count(digits)) is not None:
+            name, sequence = bare, number
         shapes = rest.partition(SIZES)[2].partition(INPUTS)[0]
         if shapes:
             dims = names.code(shapes.decode("utf-8", "replace"))
