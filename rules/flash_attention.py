@@ -8,14 +8,16 @@ from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, merged, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
-from gpu_trace_advisor.rulekit.unfused_attention import unfused_attention
+from gpu_trace_advisor.rulekit.unfused_attention import Unfused, unfused_attention
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in attention: a smaller part gains less than a run's noise
-MASKS = re.compile(r"^aten::(?:masked_fill|where|add|_masked_softmax)_?$")  # operators that add a mask to the scores
+MASKS = re.compile(
+    r"^aten::(?:masked_fill|where|add|_masked_softmax)_?$|^triton_\w*softmax\w*(?:masked_fill|where)|^triton_\w*(?:masked_fill|where)\w*softmax"
+)  # operators that add a mask to the scores
 RUNS_ASKED = 16  # of one model the layers are alike
 RATES = (0.35, 0.7)  # of the peak that fused kernels reach: version 2 on Hopper, and versions 3 and 4 as published
 OLDER = re.compile(r"(?:pytorch_)?flash::flash_(?:fwd|bwd)_")
@@ -186,8 +188,8 @@ HOPPER = (9, 0)
 def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     """Attention writes the scores of all pairs to memory and reads them back, or uses a kernel made for another device.
 
-    Why it costs: the scores grow with the square of the sequence. Unfused, they are written and read about four times; a
-    fused kernel keeps them on the chip and moves queries, keys, values and the result only.
+    Why it costs: the scores grow with the square of the sequence. Unfused, they are written and read about four times,
+    forward and again backward; a fused kernel keeps them on the chip and moves queries, keys, values and the result only.
 
     What to do: `torch.nn.functional.scaled_dot_product_attention` or FlashAttention (`is_causal=True`
     instead of a dense mask, only where the model is causal: a bidirectional encoder computes something else with it);
@@ -199,23 +201,29 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
     cache and splitting the keys (Flash-Decoding) is what counts.
     """
     wall = view.window.wall_ns
-    runs = list(unfused_attention(view))
+    found = list(unfused_attention(view))
+    runs = [one.operations for one in found]
     time = running_time(view, np.concatenate(runs)) if runs else 0
     if time > FROM * wall:
-        low, high = ([_fused_ns(view, run, rate) for run in runs] for rate in RATES)
-        scores = view.inkernel.costs.kinds[view.inkernel.costs.kind[runs[0][0]]]
+        masked = _masked(view, runs)
+        low, high = ([_fused_ns(view, one, rate) for one in found] for rate in (RATES[0], RATES[1] * (1 + masked)))
+        queries, keys = found[0].scores
+        backward = sum(one.backward for one in found)
         yield Claim(
-            message=f"{len(runs)} times attention is a product, a softmax and a product over {scores.m} × {scores.n} scores in "
-            f"memory: {percent(time / wall, 1)} of the wall.",
+            message=f"{len(runs)} times attention is products and a softmax over {queries} × {keys} scores in memory"
+            f"{f' ({backward} of them backward)' if backward else ''}: {percent(time / wall, 1)} of the wall.",
             ns=int(time),
-            how=_how(view, runs),
+            how=_how(masked),
             fix=merged(
                 view, "flash-attention", "attention in one kernel", runs, low, high,
-                assumes=(f"a fused kernel reaches {percent(RATES[0])} to {percent(RATES[1])} of the peak",),
+                assumes=(
+                    f"a fused kernel reaches {percent(RATES[0])} to {percent(RATES[1])} of the peak"
+                    + (", optimistic: and skips the half that a causal mask hides" if masked else ""),
+                ),
             ),
             evidence=(of_operations(view, np.concatenate(runs), "operations of attention"),),
             formula="max(4 b h S² d FLOP over the rate, bytes of Q, K, V and O over the bandwidth) for each of them; backward "
-            "would gain as well and is not counted",
+            "2.5 times the FLOP and twice the bytes",
             grade="modelled",
         )  # fmt: skip
     old = _older(view)
@@ -241,18 +249,35 @@ def _older(view: DeviceWindow) -> Int64:
     return found
 
 
-def _fused_ns(view: DeviceWindow, run: Int64, rate: float) -> int:
-    """What a fused kernel takes that reaches this share of the peak."""
+def _fused_ns(view: DeviceWindow, one: Unfused, rate: float) -> int:
+    """What a fused kernel takes that reaches this share of the peak. Unfused, backward has four products of which the run
+    holds two at least; fused, five."""
     model, hardware = view.inkernel, view.hardware
-    first, last = (model.costs.kinds[model.costs.kind[i]] for i in (run[0], run[-1]))
-    peak = hardware.peaks.get(first.dtype, 0.0) if hardware else 0.0
-    moved = first.batch * BYTES.get(first.dtype, 4) * (first.m + first.n) * (first.k + last.n)
-    compute = (first.flops + last.flops) / (rate * peak) * 1e9 if peak else float(view.time_of(run).sum())
+    kinds = [model.costs.kinds[kind] for kind in model.costs.kind[one.operations].tolist() if kind != NONE]
+    products = [kind for kind in kinds if kind.family == "product"]
+    scores, flops = products[0], float(sum(kind.flops for kind in products))
+    peak = hardware.peaks.get(scores.dtype, 0.0) if hardware else 0.0
+    depth = flops / (2.0 * scores.batch * one.scores[0] * one.scores[1])  # head sizes of all products together
+    depth *= 2 / len(products)
+    moved = scores.batch * BYTES.get(scores.dtype, 4) * sum(one.scores) * depth
+    if one.backward:
+        flops, moved = flops * 5 / max(len(products), 2), 2 * moved
+    compute = flops / (rate * peak) * 1e9 if peak else float(view.time_of(one.operations).sum())
     return int(max(compute, model.memory_ns(moved)))
 
 
-def _how(view: DeviceWindow, runs: Sequence[Int64]) -> str:
+def _how(masked: bool) -> str:
     """`is_causal` is for masks: where none is added between the products it changes results."""
+    how = "Use torch.nn.functional.scaled_dot_product_attention, or FlashAttention."
+    if not masked:
+        return how
+    return (
+        how + " Where the mask added here is causal, is_causal=True takes its place; in a bidirectional model it stays."
+    )
+
+
+def _masked(view: DeviceWindow, runs: Sequence[Int64]) -> bool:
+    """A mask is added to the scores, as far as the first runs show."""
     timeline, host = view.timeline, view.timeline.host
     masked = False
     for run in runs[:RUNS_ASKED]:
@@ -261,9 +286,4 @@ def _how(view: DeviceWindow, runs: Sequence[Int64]) -> str:
         rows = host.operator[launches]
         labels = [view.trace.label(row) for row in present(rows[rows != NONE]).tolist()]
         masked = masked or any(MASKS.search(label) for label in labels)
-    how = "Use torch.nn.functional.scaled_dot_product_attention, or FlashAttention."
-    if not masked:
-        return how
-    return (
-        how + " Where the mask added here is causal, is_causal=True takes its place; in a bidirectional model it stays."
-    )
+    return masked

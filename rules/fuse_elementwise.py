@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
@@ -7,7 +8,8 @@ from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.fusible_chains import Chain, operators_of, worth_fusing
 from gpu_trace_advisor.rulekit.kernel_fixes import one_each
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
-from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.lookup import distinct_rows
+from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, percent, share
 
@@ -133,7 +135,8 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
         fix=Fix(
             "fuse-elementwise", "chains of memory-bound kernels are one kernel each",
             one_each(view, runs, low, host=False), one_each(view, runs, high),
-            assumes=("optimistic: a fused kernel takes as long as the longest of its chain, and one launch",
+            assumes=("optimistic: a fused kernel takes as long as the longest of its chain, or as what comes in and leaves takes "
+                     "where that is less, and one launch",
                      "pessimistic: only the intermediates' own traffic goes away" if shapes
                      else f"pessimistic: {percent(STAYS)} of what the others take stays"),
         ),
@@ -156,4 +159,24 @@ def _priced(view: DeviceWindow, places: Int64) -> tuple[Int64, Int64]:
     without = whole - avoidable.sum(axis=1).astype(np.int64)
     guess = longest + (STAYS * (whole - longest)).astype(np.int64)
     low = np.where(avoidable.any(axis=1), without, guess)
-    return np.maximum(low, longest), np.minimum(longest, low)
+    return np.maximum(low, longest), np.minimum(np.minimum(longest, _outside_ns(view, places, whole)), low)
+
+
+def _outside_ns(view: DeviceWindow, places: Int64, whole: Int64) -> Int64:
+    """[k] what of the chain's time goes to bytes that come in or leave, at the rate of now; all of it where that is not
+    known. Intermediates may be wider than both, as of a softmax in fp32 between tensors of 16 bits."""
+    model = view.inkernel
+    columns = model.costs.kind[places].T
+    rows, which = distinct_rows(list(columns))
+    part = np.ones(len(rows))
+    for i, row in enumerate(rows):
+        if NONE in row or model.hardware is None:
+            continue
+        chain = [model.costs.kinds[kind] for kind in row]
+        inner = 0.0
+        for first, second in pairwise(chain):
+            if any(shape == first.result and read == first.written for shape, read in second.reads):
+                inner += 2 * first.written
+        total = sum(kind.bytes for kind in chain)
+        part[i] = 1 - inner / total if total else 1.0
+    return (part[which] * whole).astype(np.int64)

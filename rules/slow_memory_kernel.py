@@ -110,7 +110,7 @@ def slow_memory_kernel(view: DeviceWindow) -> Iterator[Claim]:
     """
     slow = [one for one in judged_rows(view) if _slow(view, one)]
     other = operations_worth_fusing(view)
-    runs = list(unfused_attention(view))
+    runs = [one.operations for one in unfused_attention(view)]
     slow = [one for one in slow if not _claimed(view, one, [other, *runs])]
     if not slow:
         return
