@@ -1,21 +1,18 @@
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.reference.facts import value
+from gpu_trace_advisor.roofline.alignment import aligned, best_multiple, width, worth_padding
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, of_kinds, running_time
-from gpu_trace_advisor.rulekit.kernel_rows import left_by_tiles
+from gpu_trace_advisor.rulekit.kernel_rows import least_ns, left_by_tiles
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import Int64
-from gpu_trace_advisor.trace.operator_shapes import BYTES
 from gpu_trace_advisor.units import percent
 
 FROM = 0.05  # of the wall in such products: a fifth of them is then a percent
-ROWS = 16  # fewer rows are bound by reading the weights, aligned or not
-MORE = 0.15  # of further work that padding may add: above it eats what it gives
 
 
 @rule(
@@ -101,7 +98,7 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
     """
     costs, wall = view.inkernel.costs, view.window.wall_ns
     odd, even = (
-        of_kinds(view, view.operations, [_large(kind) and aligned(kind) == which for kind in costs.kinds])
+        of_kinds(view, view.operations, [worth_padding(kind) and aligned(kind) == which for kind in costs.kinds])
         for which in (False, True)
     )
     time = view.time_of(odd)
@@ -117,10 +114,11 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
         message=f"{len(odd)} products take {percent(taken / wall, 1)} of the wall with sizes that are no multiple of "
         f"{value('gt-tile-16', 'align'):g} bytes, such as {worst.m} × {worst.k} × {worst.n} in {worst.dtype}.",
         ns=taken,
-        how=f"Pad {' and '.join(_odd(worst))} to a multiple of {_best(worst)} elements.",
+        how=f"Pad {' and '.join(_odd(worst))} to a multiple of {best_multiple(worst)} elements.",
         fix=faster(
             view, "alignment-padding", "sizes padded", odd, 1.0, np.maximum(1 - most, left_by_tiles(view, odd)),
             assumes=(f"optimistic: padded products take {percent(most)} less time; pessimistic: the library loses nothing",),
+            least_ns=least_ns(view, odd),
         ),
         evidence=(of_operations(view, odd),),
         formula=f"{percent(_rate(view, odd))} of the peak"
@@ -130,33 +128,9 @@ def alignment_padding(view: DeviceWindow) -> Iterator[Claim]:
     )  # fmt: skip
 
 
-def aligned(kind: Cost) -> bool:
-    """Columns and depth are multiples of 16 bytes."""
-    align = value("gt-tile-16", "align")
-    return all(size * _width(kind) % align == 0 for size in (kind.n, kind.k))
-
-
-def _width(kind: Cost) -> int:
-    """Bytes of an element; a tf32 product reads fp32."""
-    return BYTES["fp32" if kind.dtype == "tf32" else kind.dtype]
-
-
-def _large(kind: Cost) -> bool:
-    if kind.family != "product" or kind.m <= ROWS:
-        return False
-    best = _best(kind)
-    padded = prod(-(-size // best) * best for size in (kind.n, kind.k))
-    return padded <= (1 + MORE) * kind.n * kind.k
-
-
-def _best(kind: Cost) -> int:
-    """Elements of 128 bytes."""
-    return int(value("gt-tile-16", "best")) // _width(kind)
-
-
 def _odd(kind: Cost) -> list[str]:
     sizes = (("the columns", kind.n), ("the depth", kind.k))
-    return [f"{what} ({size})" for what, size in sizes if size * _width(kind) % value("gt-tile-16", "align")]
+    return [f"{what} ({size})" for what, size in sizes if size * width(kind) % value("gt-tile-16", "align")]
 
 
 def _rate(view: DeviceWindow, products: Int64) -> float:

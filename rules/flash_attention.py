@@ -7,6 +7,7 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, merged, running_time
+from gpu_trace_advisor.rulekit.kernel_rows import least_ns
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.unfused_attention import Unfused, unfused_attention
 from gpu_trace_advisor.trace.lookup import named
@@ -237,6 +238,7 @@ def flash_attention(view: DeviceWindow) -> Iterator[Claim]:
             fix=faster(
                 view, "flash-attention-3", "attention made for the device", old, 1 / low_gain, 1 / high_gain,
                 assumes=(f"version 3 is {low_gain:g} to {high_gain:g} times as fast as version 2",),
+                least_ns=least_ns(view, old),
             ),
             evidence=(of_operations(view, old),),
             grade="assumed",

@@ -6,6 +6,7 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, of_kinds, running_time
+from gpu_trace_advisor.rulekit.kernel_rows import least_ns
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.units import percent
 
@@ -155,6 +156,7 @@ def fp8_training(view: DeviceWindow) -> Iterator[Claim]:
         fix=faster(
             view, "fp8-training", "linear layers in FP8", products, 1 - KEPT * (1 - 1 / gain), 1 / gain,
             assumes=(f"optimistic: {gain:g} times as fast; pessimistic: {percent(KEPT)} of that gain",),
+            least_ns=least_ns(view, products, "fp8"),
         ),
         evidence=(of_operations(view, products),),
         formula=f"at most 1 / (1 - {share:.2f} × (1 - 1/{gain:g})) = {1 / (1 - share * (1 - 1 / gain)):.2f} times as fast",

@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, less
-from gpu_trace_advisor.rulekit.kernel_rows import is_cut_badly, judged_rows, operations, units_of
+from gpu_trace_advisor.rulekit.kernel_rows import is_cut_badly, judged_rows, least_ns, operations, units_of
 from gpu_trace_advisor.rulekit.launch_size import nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import COMPUTE
@@ -150,6 +150,7 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
         fix=faster(
             view, "low-occupancy-tail", "last waves filled", on, 1.0, less(view, on, lost),
             assumes=("pessimistic: blocks of unlike length fill the last wave already; optimistic: all are equally long",),
+            least_ns=least_ns(view, on),
         ),
         evidence=(of_operations(view, on[names == sums[0][1]]),),
         formula=f"the first: {tails.waves[worst]:g} × {tails.resident[worst]:g} blocks on each of the {units_of(view)}, "

@@ -9,6 +9,7 @@ from gpu_trace_advisor.reference.facts import span, value
 from gpu_trace_advisor.roofline.operator_costs import TRUE_FP32, dtype_of_kernel
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
+from gpu_trace_advisor.rulekit.kernel_rows import least_ns
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class, readable
 from gpu_trace_advisor.trace.lookup import named
@@ -156,7 +157,10 @@ def mixed_precision(view: DeviceWindow) -> Iterator[Claim]:
         f"without the tensor cores: {', '.join(names)}.",
         ns=ns,
         how=_how(view),
-        fix=faster(view, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,)),
+        fix=faster(
+            view, "mixed-precision", "products in 16 bit", mine, low, high, assumes=(told,),
+            least_ns=least_ns(view, mine, _narrowest(view)),
+        ),
         evidence=(of_operations(view, mine),),
         formula=f"{ns / 1e6:,.3f} ms × (1 − factor), factor {high:.2f} to {low:.2f}; bytes fall by "
         f"{span('gt-mem-2x', 'ratio')[0]:g}",
@@ -200,6 +204,11 @@ def _narrow(view: DeviceWindow, operations: Int64) -> Bool:
     costs = view.inkernel.costs
     other = np.array([*(kind.dtype != "fp32" for kind in costs.kinds), False], np.bool_)
     return other[costs.kind[operations]]
+
+
+def _narrowest(view: DeviceWindow) -> str:
+    """The 16-bit type that the device multiplies."""
+    return "bf16" if view.hardware is None or "bf16" in view.hardware.peaks else "fp16"
 
 
 def _factors(view: DeviceWindow) -> tuple[float, float, str]:

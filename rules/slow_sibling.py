@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
+from gpu_trace_advisor.roofline.alignment import aligned, worth_padding
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.kernel_rows import (
     FILLED,
@@ -111,8 +112,8 @@ def slow_sibling(view: DeviceWindow) -> Iterator[Claim]:
 
     How to verify: record again; another kernel stands there, and its TFLOP/s are those of its siblings.
 
-    When it must not fire: short products, those bound by memory, badly cut ones (their tiles come first), true fp32 (its
-    type comes first), or where no faster one is known.
+    When it must not fire: short products, those bound by memory, badly cut ones (their tiles come first), odd sizes
+    (padding comes first), true fp32 (its type comes first), or where no faster one is known.
     """
     slow, references = list[Judged](), list[float]()
     for one in judged_rows(view):
@@ -153,6 +154,8 @@ def _reference(view: DeviceWindow, one: Judged) -> float:
     """FLOP/s of the best other product of the type, else what is published; 0 where the row is near it, or not to be judged."""
     row = one.row
     if row.family != "product" or row.bound != "compute" or is_cut_badly(view, one) or is_narrowed_first(view, one):
+        return 0.0
+    if worth_padding(one.cost) and not aligned(one.cost):
         return 0.0
     if row.fill is not None and row.fill < FILLED:
         return 0.0

@@ -6,56 +6,21 @@ consists of follows from the model: 12 layers of width 768 with 12 heads of 64.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from gpu_trace_advisor.advice.build import advise_traces
 
 from tests.build import annotation, call, kernel, op, step, sync, trace
+from tests.parts import STEPS, Part, drawn_steps
 
 BF16, FP32 = "c10::BFloat16", "float"
-STEPS = 4
 A100 = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "numSms": 108, "computeMajor": 8, "computeMinor": 0}]
 
 
-class Part(NamedTuple):
-    """An operator of the step and the ms that its kernel takes."""
-
-    operator: str
-    shapes: Sequence[Sequence[int]]
-    dtype: str
-    """Of all its tensors, or of each."""
-    kernel: str
-    ms: float
-    numbers: tuple[int, ...] = ()
-    """What a generated kernel is called with besides its tensors."""
-
-
-def _types(part: Part) -> list[str]:
-    types = part.dtype.split(",")
-    return types * len(part.shapes) if len(types) == 1 else types
-
-
 def gain(rule: str, parts: Sequence[Part]) -> tuple[float, float]:
-    """What the rule says that four equal steps of these parts, queued well ahead, would save: parts of the wall time."""
-    length = 1000 * sum(part.ms for part in parts) + 40
-    events, number = [], 0
-    for i in range(STEPS):
-        at = busy = i * length
-        busy += 30
-        events.append(step(i, at, at + length))
-        for place, part in enumerate(parts):
-            number += 1
-            begun = at + 1 + 0.02 * place
-            shapes: dict[str, Any] = {"Input Dims": part.shapes, "Input type": _types(part)}
-            if part.numbers:
-                shapes["Concrete Inputs"] = [""] * (len(part.shapes) - len(part.numbers)) + list(map(str, part.numbers))
-            events.append(op(part.operator, begun, begun + 0.016, **shapes))
-            events.append(call(begun + 0.004, begun + 0.012, number))
-            events.append(kernel(busy, busy + 1000 * part.ms, number, part.kernel))
-            busy += 1000 * part.ms
-        events.append(sync(at + 25, at + length - 1))
-    return told(rule, events)
+    """What the rule says that steps of these parts would save: parts of the wall time."""
+    return told(rule, drawn_steps(parts))
 
 
 def told(rule: str, events: Sequence[dict[str, Any]]) -> tuple[float, float]:

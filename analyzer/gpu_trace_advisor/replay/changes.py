@@ -109,11 +109,14 @@ def waiting_frees(graph: Graph) -> Int64:
     return found
 
 
-def scaled(operations: Int64, factor: Factor) -> Change:
-    """These operations take `factor` times as long (quantization, precision, a faster kernel)."""
+def scaled(operations: Int64, factor: Factor, least_ns: Factor = 0.0) -> Change:
+    """These operations take `factor` times as long (quantization, precision, a faster kernel), no less than `least_ns` unless
+    they did: another change may have made them as fast as that already."""
 
     def change(graph: Graph) -> Graph:
-        return _lasting(graph, _times(graph.duration_ns, operations, factor))
+        before = graph.duration_ns[operations]
+        after = np.maximum(np.rint(before * factor), np.minimum(before, np.ceil(least_ns))).astype(np.int64)
+        return _lasting(graph, _with(graph.duration_ns, operations, after))
 
     return change
 

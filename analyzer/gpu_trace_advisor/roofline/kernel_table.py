@@ -27,6 +27,7 @@ from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.kernel_names import readable
 from gpu_trace_advisor.trace.lookup import distinct_rows
 from gpu_trace_advisor.trace.model import NONE, Index, Int64
+from gpu_trace_advisor.trace.operator_shapes import BYTES
 
 MISSING_KEPT = 200  # of the kernels whose work is not known
 JUDGED_NS = 20_000  # shorter kernels are mostly launch and ramp
@@ -250,6 +251,18 @@ class Kernels:
         if self._bound[row] == "memory":
             return memory
         return max(cost.flops * cost.multiplied * part / ceiling.rate * 1e9, memory)
+
+    def floor_in(self, row: int, dtype: str) -> float | None:
+        """ns that one call needs in numbers of this type, at its peak; None where that is not known."""
+        cost, part, hardware = self.cost(row), self._measured[row].part, self.model.hardware
+        peak = hardware.peaks.get(dtype, 0.0) if hardware else 0.0
+        if not peak:
+            return None
+        width = min(BYTES[dtype] / BYTES.get("fp32" if cost.dtype == "tf32" else cost.dtype, 4), 1.0)
+        return max(
+            cost.flops * cost.multiplied * part / peak * 1e9,
+            self.model.memory_ns(cost.bytes * part * width, cost.weight_bytes * part * width),
+        )
 
     @cached_property
     def rows(self) -> list[KernelRow]:

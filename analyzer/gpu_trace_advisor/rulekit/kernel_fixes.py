@@ -42,12 +42,13 @@ def one_each(
 
 def faster(
     view: DeviceWindow, name: str, title: str, operations: Int64, low: Floats | float, high: Floats | float,
-    assumes: Sequence[str] = (),
+    assumes: Sequence[str] = (), least_ns: Floats | float = 0.0,
 ) -> Fix:  # fmt: skip
-    """These operations take `low` (pessimistic) and `high` (optimistic) times as long as they do."""
+    """These operations take `low` (pessimistic) and `high` (optimistic) times as long as they do; together with other fixes
+    no less than `least_ns`, so that none counts time that another one has taken."""
 
     def change(factor: Floats | float) -> Change:
-        return lambda graph: scaled(in_graph(view, operations), factor)(graph)
+        return lambda graph: scaled(in_graph(view, operations), factor, least_ns)(graph)
 
     return Fix(name, title, change(low), change(high), assumes=tuple(assumes))
 

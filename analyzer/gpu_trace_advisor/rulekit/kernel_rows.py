@@ -87,7 +87,18 @@ def toward(
         floor = view.kernel_table.floor_ns(one.at) or 0.0
         length = np.maximum(view.time_of(view.kernel_table.operations(one.at)), 1.0)
         high.append(np.clip(floor / max(rate, 1e-9) / length, 0.0, 1.0))
-    return faster(view, name, title, operations(view, rows), 1.0, np.concatenate(high), assumes=(assumes,))
+    on = operations(view, rows)
+    return faster(view, name, title, on, 1.0, np.concatenate(high), assumes=(assumes,), least_ns=least_ns(view, on))
+
+
+def least_ns(view: DeviceWindow, operations: Int64, dtype: str = "") -> Floats:
+    """[k] ns that each of the operations needs at what can be reached, or at the peak of another type than its own; 0 where
+    that is not known."""
+    table = view.kernel_table
+    least = np.zeros(len(view.timeline.row))
+    for row in range(len(table.groups)):
+        least[table.operations(row)] = (table.floor_in(row, dtype) if dtype else table.floor_ns(row)) or 0.0
+    return least[operations]
 
 
 def called(one: Judged) -> str:
