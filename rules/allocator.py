@@ -94,7 +94,7 @@ def allocator(view: DeviceWindow) -> Iterator[Claim]:
         unpriced="nothing repeats in the window: whether it comes again is not known, and once is start-up"
         if once
         else "",
-        wait=True,
+        particular=True,
         evidence=evidence,
         formula=f"idle time inside allocation calls, {lost / 1e6:,.3f} ms; context: packing variable lengths was seen to give "
         f"{percent(low)} to {percent(high)}",

@@ -122,6 +122,7 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
         evidence=(of_operations(view, mine),),
         formula=f"exposed {lost / 1e6:,.3f} ms of {whole / 1e6:,.3f} ms; a ring moves 2 (n-1)/n of the bytes over the link",
         at_most_ns=moving,
+        generic=True,
     )
     longest = of_operations(view, mine[np.argsort(-timeline.length[mine])[:1]])
     yield _late(view.run, row, longest) if view.run and row else _question(lost, longest)

@@ -92,7 +92,7 @@ def cpu_compute(view: DeviceWindow) -> Iterator[Claim]:
             low_share=ELSEWHERE,
             assumes=("elsewhere it takes up to a fifth of its time, as data loaders in the background do",),
         ),
-        wait=True,
+        particular=True,
         evidence=evidence,
         formula=f"idle time inside long operators that launch nothing, {lost / 1e6:,.3f} ms",
     )

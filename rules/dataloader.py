@@ -103,7 +103,7 @@ def dataloader(view: DeviceWindow) -> Iterator[Claim]:
         named={"dataloader": lost},
         how=_how(view, evidence[0].what),
         fix=FIXES["dataloader"],
-        wait=True,
+        particular=True,
         evidence=evidence,
         formula=f"idle time inside loader calls, {lost / 1e6:,.3f} ms of {wall / 1e6:,.3f} ms; reading a sample should not "
         f"be the limit from {rate / 1e9:g} GB/s a GPU",

@@ -116,4 +116,5 @@ def ddp_bucket(view: DeviceWindow) -> Iterator[Claim]:
         evidence=(of_operations(view, small),),
         formula=f"{len(spare):,} all-reduces less, each {np.median(length[short]) / 1e3:,.1f} µs (median)",
         at_most_ns=exposed,
+        particular=True,
     )  # fmt: skip

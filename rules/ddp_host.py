@@ -144,6 +144,7 @@ def _broadcasts(view: DeviceWindow, operations: Int64) -> Iterator[Claim]:
         evidence=(of_operations(view, operations),),
         formula="idle time inside the operators around the broadcasts, and broadcasts that nothing hides",
         unpriced="no change of the timeline stands for calls of a library that are gone",
+        particular=True,
     )
 
 
@@ -161,7 +162,8 @@ def _reduces(view: DeviceWindow, operations: Int64) -> Iterator[Claim]:
     yield Claim(
         title="An all-reduce for each parameter costs the host",
         message=f"{_a_step(view, len(operations))} an all-reduce, each with {duration(round(each))} of the host's work in "
-        f"which the GPU is idle: {share(lost, view.window.wall_ns)} of the wall ({duration(lost)}) with an eighth of them.",
+        f"which the GPU is idle: an eighth as many would leave it idle for {share(lost, view.window.wall_ns)} of the wall "
+        f"({duration(lost)}) less.",
         named=named,
         how="Reduce gradients in buckets: DistributedDataParallel (bucket_cap_mb) instead of a hook for each parameter, or "
         "flatten what is reduced by hand.",
@@ -169,6 +171,7 @@ def _reduces(view: DeviceWindow, operations: Int64) -> Iterator[Claim]:
         formula=f"idle time inside the operators around them × (1 − 1/{TOGETHER})",
         grade="assumed",
         unpriced="no change of the timeline stands for calls of a library that are gone",
+        particular=True,
     )
 
 
@@ -196,6 +199,7 @@ def _bucket_copies(view: DeviceWindow) -> Iterator[Claim]:
         evidence=(of_rows(view, rows),),
         formula="idle time inside these ranges, and the kernels launched in them",
         unpriced="no change of the timeline stands for calls of a library that are gone",
+        particular=True,
     )
 
 

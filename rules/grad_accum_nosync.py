@@ -181,6 +181,7 @@ def grad_accum_nosync(view: DeviceWindow) -> Iterator[Claim]:
         formula=f"(N - 1)/N of the all-reduces, N = {micro:.3g}; accumulating {value('gt-grad-accum', 'steps'):g} "
         f"batches of {value('gt-grad-accum', 'micro'):g} is one of {value('gt-grad-accum', 'global'):g}",
         at_most_ns=ns,
+        particular=True,
     )  # fmt: skip
 
 

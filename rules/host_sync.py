@@ -166,7 +166,7 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
             low=_without(plain_synchronisations, measuring),
             high=_without(lambda graph: np.concatenate([synchronisations(graph), reads]), measuring),
         ),
-        wait=True,
+        particular=True,
         evidence=(evidence,),
         formula=f"idle time inside the calls and until the next operation, no longer than they waited, "
         f"{lost / 1e6:,.3f} ms; a serial part of 1 % alone "

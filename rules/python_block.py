@@ -116,7 +116,7 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
         formula="idle time whose deciding host record is one of these frames: "
         + " + ".join(f"{(one.ns or 0) / 1e6:,.3f}" for one in evidence)
         + " ms",
-        wait=True,
+        particular=True,
         at_most_ns=lost,
         doubts=("stacks were recorded, which slows Python down",) if trace.has_frames else (),
     )  # fmt: skip

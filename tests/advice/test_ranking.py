@@ -264,7 +264,7 @@ def test_a_particular_wait_comes_before_the_host_in_general() -> None:
 
     def order(share: float) -> list[str]:
         general = made("general", lambda s: [replace(claim(s, "g", fix=FIXES["cuda-graphs"], share=0.3), generic=True)])
-        wait = made("wait", lambda s: [replace(claim(s, "w", fix=FIXES["dataloader"], share=share), wait=True)])
+        wait = made("wait", lambda s: [replace(claim(s, "w", fix=FIXES["dataloader"], share=share), particular=True)])
         return [finding.rule for finding in judge(view, [general, wait]).findings]
 
     assert order(0.25) == ["wait", "general"]

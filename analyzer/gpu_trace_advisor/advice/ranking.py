@@ -31,7 +31,8 @@ LEADS = 0.05  # of the wall: a doubt about less of the recording does not come b
 ANSWERS = 2  # a question about the largest loss comes first if it is about so many times what a saving gives
 OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
 CERTAIN = 0.9  # of what rests on assumptions: a replay in which both forms come to the same does not prove them
-GENERIC = 0.5  # a claim about the host in general comes before one about a particular wait only if it is twice as large
+COMMUNICATION = "exposed-communication"
+GENERIC = 0.5  # a claim about the host or communication in general comes before a particular cause only if it is twice as large
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ def rank(
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
             joint = JointGain(*view.place, (low, high), speedup(wall, (low, high)))
-    unpriced = [_finding(view, one, None) for one in sorted(rest, key=lambda one: (not one.claim.first, -one.claim.ns))]
+    unpriced = [_finding(view, one, None) for one in sorted(rest, key=_outweighs, reverse=True)]
     doubts = sum(one.claim.first and one.claim.ns >= LEADS * wall for one in rest)
     return unpriced[:doubts] + _merged(findings, unpriced[doubts:], loss), skipped, joint, errors
 
@@ -324,11 +325,19 @@ def _speaks(one: PricedClaim, loss: tuple[str, int] | None) -> bool:
 
 
 def _first(left: Sequence[PricedClaim], preferred: Sequence[PricedClaim]) -> PricedClaim:
-    """The claim to take next: the largest (of the `preferred`, where there are some), but a particular wait of about its
-    size before the host in general."""
+    """The claim to take next: the largest (of the `preferred`, where there are some), but a particular cause of about its
+    size before what is said of the host, or of communication, in general."""
     best = max(preferred or left, key=_root)
-    waits = [one for one in left if one.claim.wait and _root(one) >= GENERIC * _root(best)]
-    return max(waits, key=_root) if best.claim.generic and waits else best
+    if not best.claim.generic:
+        return best
+    about = COMMUNICATION in best.claim.named
+    particular = [one for one in left if one.claim.particular and (COMMUNICATION in one.claim.named) == about]
+    return max((one for one in particular if _root(one) >= GENERIC * _root(best)), key=_root, default=best)
+
+
+def _outweighs(one: PricedClaim) -> tuple[bool, float]:
+    """What a claim without a price is ranked by: doubts about the trace, then its time, a particular cause's counted double."""
+    return one.claim.first, one.claim.ns / (GENERIC if one.claim.particular else 1)
 
 
 def _root(one: PricedClaim) -> float:

@@ -59,8 +59,8 @@ class Claim:
     doubts: Why it may be wrong here; any of them makes the confidence low.
     at_most_ns: Bound of the saving that the rule knows besides the replay.
     unpriced: Why the engine is not to price it, although it is about time that can be saved.
-    generic: About the host's work between launches in general; it shrinks by itself once a particular wait is gone.
-    wait: About a particular wait of the host: a loader, a synchronisation, an allocation.
+    generic: About the host between launches, or communication, in general: it shrinks by itself once a particular cause is gone.
+    particular: About one such cause: a loader, a synchronisation, an allocation, collectives that need not be.
     first: To be read before any saving: the trace itself is doubtful.
     title: A headline of its own, where a rule says several things; else the rule's.
     """
@@ -77,7 +77,7 @@ class Claim:
     at_most_ns: int | None = None
     unpriced: str = ""
     generic: bool = False
-    wait: bool = False
+    particular: bool = False
     first: bool = False
     title: str = ""
 
