@@ -7,6 +7,7 @@ from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.capturing import how_to_capture
 from gpu_trace_advisor.rulekit.evidence import mostly, of_causes
+from gpu_trace_advisor.rulekit.long_functions import long_functions
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration, percent, share
@@ -14,6 +15,7 @@ from gpu_trace_advisor.units import duration, percent, share
 FROM = 0.30  # of the wall before the launch: below, single causes say more than "the host is slow"
 PYTHON = 0.5  # of that time in Python itself rather than in the framework or in runtime calls
 MODEL = 0.5  # of Python's time inside modules: it is the model's own forward, not a loop around it
+FEW = 0.5  # of Python's time in a few long functions: the rule about those speaks
 STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of the loop is the program
 
 
@@ -27,7 +29,7 @@ STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of
         host PPPPP.a.PPPPPPPP.b.
         s7   .......aa.........bb
         repeat: 4
-        scale: 100us
+        scale: 10us
         """,
         """
         host PPPPPPPPaPPPPPPPPbPPPPPPPPc
@@ -38,6 +40,17 @@ STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of
         """,
     ),
     quiet=(
+        case(
+            """
+        step |...................
+        host PPPPPPPPPPPPPPP.a...
+        s7   .................aaa
+        P: serve.py(88): detokenize
+        repeat: 4
+        scale: 500us
+        """,
+            "One long function, which has a rule of its own.",
+        ),
         case(
             """
         step |...................
@@ -92,13 +105,16 @@ def cpu_bound_python(view: DeviceWindow) -> Iterator[Claim]:
 
     How to verify: record again without stacks (they slow Python down); the device's idle time on the host's side is smaller.
 
-    When it must not fire: the host waits for data or for the device, or the framework itself takes the time.
+    When it must not fire: the host waits for data or for the device, the framework itself takes the time, or a few long
+    functions do.
     """
     window = view.window
     pieces = view.attribution.pieces.clipped(window.start_ns, window.end_ns)
     host = sum(int(ns[(ns > 0) & (part.side == HOST)].sum()) for part, ns in pieces)
     lost = view.causes.get("python", 0)
     if host < FROM * window.wall_ns or lost < PYTHON * host:
+        return
+    if sum(int(function.ns.sum()) for function in long_functions(view)) > FEW * lost:
         return
     evidence = of_causes(view, "python")
     low, high = span("ai-lowutil-target", "util")

@@ -1,16 +1,19 @@
 from collections.abc import Iterator
 
+import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import cold as cold_start
 from gpu_trace_advisor.attribution import START_UP
 from gpu_trace_advisor.replay.changes import without_host
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit import wall_time
-from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.rule import Claim, case, rule
+from gpu_trace_advisor.rulekit.evidence import of_causes, stretches
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
+from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
 
 FROM = 0.01  # of the wall: after warm-up nothing is loaded or compiled any more
+OFTEN = 0.5  # of the steps: what compiles in more of them never gets warm
 
 
 @rule(
@@ -92,6 +95,11 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
         return
     causes = START_UP if cold else ("module-load", "compile")
     evidence = of_causes(view, *causes)
+    compiling = view.causes.get("compile", 0)
+    again = 0 if cold or 2 * compiling < lost else _compiling_steps(view)
+    if again > OFTEN * len(view.kept_steps):
+        yield _recompiles(view, again, compiling, evidence)
+        return
     gone = without_host(causes)
     yield Claim(
         message=f"{share(lost, wall)} of the wall ({duration(lost)}) the GPU waits for {evidence[0].what} and other start-up"
@@ -109,6 +117,31 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
         formula=f"idle time inside start-up calls: {lost / 1e6:,.3f} of {wall / 1e6:,.3f} ms",
         unpriced="withheld: a cold start" if cold else "",
         first=cold,
+    )
+
+
+def _compiling_steps(view: DeviceWindow) -> int:
+    """Steps in which the device waits for a compiler."""
+    begins = np.array([step.start_ns for step in view.kept_steps], np.int64)
+    found = [np.searchsorted(begins, one.start, side="right") for one in stretches(view, ["compile"])]
+    return len(np.unique(np.concatenate(found))) if found and len(begins) > 1 else 0
+
+
+def _recompiles(view: DeviceWindow, steps: int, ns: int, evidence: tuple[Evidence, ...]) -> Claim:
+    gone = without_host(("compile",))
+    return Claim(
+        title="Code is compiled again and again",
+        message=f"In {steps} of {len(view.kept_steps)} steps the GPU waits for {evidence[0].what}: "
+        f"{share(ns, view.window.wall_ns)} of the wall ({duration(ns)}). That is no start-up.",
+        named={"compile": ns},
+        how="TORCH_LOGS=recompiles says which guard fails: pad to a few shapes or mark sizes dynamic (dynamic=True, "
+        "torch._dynamo.mark_dynamic), and keep Python values that change out of what is compiled."
+        if is_pytorch(view.trace)
+        else "Pad to a few shapes, and keep what was compiled for each.",
+        fix=Fix("module-load", "nothing is compiled in the loop", gone, gone),
+        evidence=evidence,
+        formula=f"idle time inside the compiler: {ns / 1e6:,.3f} ms",
+        particular=True,
     )
 
 

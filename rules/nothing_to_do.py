@@ -140,6 +140,7 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
         text = f"no peaks are known for {view.device.name or 'the device'}"
     elif known:
         text = f"the work of the kernels is known for {share(known, busy)} of their time"
+        text += "".join(f"; the largest unknown is {one.kernel}" for one in view.kernel_table.missing[:1])
     else:
         text = "the work of the kernels is not recorded"
     if view.hardware is None:
@@ -149,6 +150,8 @@ def _unknown(view: DeviceWindow, busy: int, known: int) -> Claim:
         how = "With the bytes of the weights (--weights) the decode ladder says how near a pass is to its floor."
     elif view.trace.format == "nsight":
         how = "torch.profiler records shapes (record_shapes=True); Nsight Compute looks inside the longest kernels."
+    elif "Input Dims" in view.trace.texts:
+        how = "Look inside the longest kernels with Nsight Compute or rocprof-compute: their operators' work is not modelled."
     else:
         how = "Record shapes (record_shapes=True), or look inside the longest kernels with Nsight Compute."
     return Claim(

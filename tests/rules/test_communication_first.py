@@ -38,7 +38,12 @@ class Program:
         self.host, self.device = at + 20, self.device + length
 
     def reduce(self, length: float, elements: int) -> None:
-        more: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements, **RANKS}
+        more: dict[str, Any] = {
+            "Collective name": "allreduce",
+            "In msg nelems": elements,
+            "Out msg nelems": elements,
+            **RANKS,
+        }
         self.launch(REDUCE, length, "c10d::allreduce_", stream=20, **more)
 
     def passes(self, layers: int, length: float) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from gpu_trace_advisor.advice.build import advise_traces
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.rulekit.rule import Finding
 
 from tests.build import Event, advice, call, copy, frame, kernel, op, step
+from tests.build import trace as recorded
 
 STEPS = 4
 
@@ -90,3 +92,37 @@ def test_of_many_small_records_none_is_most_of_it() -> None:
         events += [frame("model.py(99): longest", at + 900, at + 940), *launched(at + 940, i + 1, at + 955, at + 1500)]
     found = finding(advice(*events), "cpu-bound-python")
     assert "the largest part, 160.0 µs, in model.py(99): longest" in found.message
+
+
+def test_what_compiles_in_every_step_is_no_start_up() -> None:
+    """3 ms of a compiler before each kernel of 1 ms; in one of four steps it is what a warm loop may still meet."""
+
+    def said(compiling: set[int]) -> str:
+        events: list[Event] = []
+        for i in range(STEPS):
+            at = 5000 * i
+            compiled = [frame("torch/_dynamo/convert_frame.py(400): _compile", at, at + 3000)] if i in compiling else []
+            events += [step(i, at, at + 5000), *compiled, *launched(at + 3000, i + 1, at + 3015, at + 4000)]
+        found = finding(advice(*events), "module-load")
+        assert sum(part.ns for part in found.named if part.cause == "compile") == 3_000_000 * len(compiling)
+        return f"{found.title} {found.message} {found.how}"
+
+    always, once = said({0, 1, 2, 3}), said({2})
+    assert "In 4 of 4 steps" in always and "TORCH_LOGS=recompiles" in always and "Start-up" not in always
+    assert "Start-up" in once and "recompiles" not in once
+
+
+def test_who_recorded_shapes_is_not_told_to() -> None:
+    """Kernels of an operator that nobody models, with its shapes: another tool looks inside them."""
+
+    def said(**shapes: str) -> str:
+        device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "computeMajor": 9}]
+        events: list[Event] = []
+        for i in range(STEPS):
+            at = 1000 * i
+            events += [step(i, at, at + 1000), op("mylib::scan", at, at + 20, **shapes), call(at + 5, at + 10, i + 1),
+                       kernel(at + 15, at + 1015, i + 1, "my_scan")]  # fmt: skip
+        return finding(advise_traces([recorded(*events, deviceProperties=device)]), "nothing-to-do").how
+
+    assert "record_shapes" in said()
+    assert "record_shapes" not in said(**{"Input Dims": "[[4096, 64]]", "Input type": '["float"]'})
