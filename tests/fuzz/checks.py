@@ -93,7 +93,7 @@ def failure(given: Input) -> str:
 def _folder(given: Input) -> Iterator[None]:
     """An empty working directory: the same one again where that is safe, since removing one takes longer than most checks."""
     if any("/" in name for name in given.files):  # modules of rules, which Python keeps compiled
-        with TemporaryDirectory(prefix="fuzz-") as own, chdir(own):
+        with TemporaryDirectory(prefix="fuzz-") as own, chdir(_inside(own)):
             yield
         return
     with chdir(_shared_folder()):
@@ -108,7 +108,14 @@ def _folder(given: Input) -> Iterator[None]:
 def _shared_folder() -> str:
     folder = mkdtemp(prefix="fuzz-")
     atexit.register(shutil.rmtree, folder)
-    return folder
+    return _inside(folder)
+
+
+def _inside(folder: str) -> str:
+    """A folder in it, so that `..` holds nothing: rules there would be run."""
+    inside = Path(folder, "here")
+    inside.mkdir()
+    return str(inside)
 
 
 _parser = cache(cli.parser)
