@@ -5,9 +5,9 @@ from gpu_trace_advisor.attribution import HOST
 from gpu_trace_advisor.attribution.causes import CODE
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import host_fix
-from gpu_trace_advisor.rulekit.capturing import how_to_capture
 from gpu_trace_advisor.rulekit.evidence import mostly, of_causes
-from gpu_trace_advisor.rulekit.long_functions import long_functions
+from gpu_trace_advisor.rulekit.host.capturing import how_to_capture
+from gpu_trace_advisor.rulekit.host.long_functions import long_functions
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.model import NONE
 from gpu_trace_advisor.units import duration, percent, share

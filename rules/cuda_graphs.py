@@ -10,9 +10,9 @@ from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.replay.changes import regions
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit import wall_time
-from gpu_trace_advisor.rulekit.capturing import how_to_capture, in_engine
 from gpu_trace_advisor.rulekit.evidence import of_causes, of_rows
-from gpu_trace_advisor.rulekit.measurement_syncs import measures
+from gpu_trace_advisor.rulekit.host.capturing import how_to_capture, in_engine
+from gpu_trace_advisor.rulekit.host.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.repeats import repeats
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.rulekit.wall_time import LAUNCH_SCALE_NS

@@ -12,7 +12,7 @@ from gpu_trace_advisor.replay.changes import Change, synchronisations, without_w
 from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_rows, running
-from gpu_trace_advisor.rulekit.measurement_syncs import measures
+from gpu_trace_advisor.rulekit.host.measurement_syncs import measures
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.timelines.device import SKEW_NS
 from gpu_trace_advisor.trace.model import Int64

@@ -4,7 +4,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import readable_host
 from gpu_trace_advisor.replay.fixes import host_fix
 from gpu_trace_advisor.rulekit.evidence import at_ms, python_line
-from gpu_trace_advisor.rulekit.long_functions import LongFunction, long_functions
+from gpu_trace_advisor.rulekit.host.long_functions import LongFunction, long_functions
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.units import duration, percent, share, times
 
