@@ -10,6 +10,7 @@ import gpu_trace_advisor.rules
 import pytest
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.cli import main
+from gpu_trace_advisor.runtime import guarded
 
 GOOD = '''
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -71,6 +72,26 @@ FAULTS = {
         "@rule(title='x')\ndef own(view):\n"
         "    fix = replace(FIXES['host-sync'], refuses=broken)\n"
         "    yield Claim(message='1', ns=view.window.wall_ns, how='x', fix=fix)", "IndexError: no such edge"),
+    **{f"raises {kind}": (f"@rule(title='x')\ndef own(view):\n    raise {kind}('so it ends')\n    yield", f"{kind}: so it ends")
+       for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "RecursionError", "MemoryError", "BaseException")},
+    **{f"raises {kind} at import": (f"raise {kind}('so it ends')", f"{kind}: so it ends")
+       for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "MemoryError")},
+    "a check without end": ("@rule(title='x')\ndef own(view):\n    yield from own.check(view)", "RecursionError"),
+    "an error that cannot be told": (
+        "class Mute(Exception):\n    def __str__(self):\n        raise self\n"
+        "@rule(title='x')\ndef own(view):\n    raise Mute\n    yield", "Mute"),
+    "a pattern that takes for ever": (
+        "import re\n@rule(title='x')\ndef own(view):\n    re.match('(a+)+$', 'a' * 60 + 'b')\n    yield",
+        "TookTooLong: not done after 0.5 s"),
+    "a loop that takes for ever": ("@rule(title='x')\ndef own(view):\n    while True:\n        pass\n    yield",
+                                   "TookTooLong: not done after 0.5 s"),
+    "an import that takes for ever": ("while True:\n    pass", "TookTooLong: not done after 0.5 s"),
+    "a fix that ends everything": (
+        "from gpu_trace_advisor.replay.fixes import FIXES\nfrom dataclasses import replace\n"
+        "def broken(graph):\n    raise SystemExit(7)\n"
+        "@rule(title='x')\ndef own(view):\n"
+        "    fix = replace(FIXES['host-sync'], low=broken, high=broken)\n"
+        "    yield Claim(message='1', ns=view.window.wall_ns, how='x', fix=fix)", "SystemExit: 7"),
 }  # fmt: skip
 """What is wrong -> the file, and what is said of it."""
 
@@ -112,9 +133,15 @@ def test_the_page_of_ones_own_rule_says_why(folder: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_line_beside_the_findings_of_the_others(
-    fault: str, folder: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    fault: str,
+    folder: Path,
+    sample: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, says = FAULTS[fault]
+    if "for ever" in fault:
+        monkeypatch.setattr(guarded, "LONGEST_S", 0.5)
     (folder / "own.py").write_text(
         "from gpu_trace_advisor.rulekit.rule import Claim, rule\n" + source, encoding="utf-8"
     )
@@ -137,16 +164,18 @@ def test_a_built_in_rule_is_not_replaced(folder: Path) -> None:
     assert len(errors) == 1
 
 
+@pytest.mark.parametrize("fault", ["asking", "pricing", "refusing", "raises SystemExit", "a fix that ends everything"])
 def test_a_fault_does_not_end_what_if(
-    folder: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    fault: str, folder: Path, sample: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    source, says = FAULTS[fault]
     (folder / "own.py").write_text(
-        "from gpu_trace_advisor.rulekit.rule import rule\n@rule(title='x')\ndef own(view):\n    raise KeyError('x')\n    yield\n",
+        "from gpu_trace_advisor.rulekit.rule import Claim, rule\n" + source,
         encoding="utf-8",
     )
     trace = str(sample("training-dataloader"))
     assert main([trace, "--rules", str(folder), "--what-if", "own,dataloader"]) == 0
-    assert "the rule failed: KeyError" in " ".join(capsys.readouterr().out.split())
+    assert f"the rule failed: {says}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_rule_in_the_guide_works_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

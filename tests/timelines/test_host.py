@@ -118,9 +118,8 @@ def test_records_of_other_kinds(name: str, kind: Kind, doing: HostActivity) -> N
 
 
 def test_chosen_marker_is_matched_from_the_start() -> None:
-    marker = re.compile("iter")
-    assert doing_by_name("iter 3", Kind.RANGE, marker) == HostActivity.STEP
-    assert doing_by_name("an iter", Kind.RANGE, marker) == HostActivity.RANGE
+    recording = trace(annotation("iter 3", 0, 10), annotation("an iter", 20, 30))
+    assert read_host(recording, 0, re.compile("iter")).doing.tolist() == [HostActivity.STEP, HostActivity.RANGE]
 
 
 # Which record decides

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gpu_trace_advisor.analysis.device_window import leave_out
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
+from gpu_trace_advisor.timelines import host
 from gpu_trace_advisor.timelines.steps import Step, find_steps, lacking, parse_span, period_ns, pick_steps
 
 from tests.build import Event, advice, annotation, attribution, call, device, event, frame, kernel, op, step, timeline
@@ -98,6 +99,26 @@ def test_chosen_markers() -> None:
         device(*events, step_marker="nowhere")
     with pytest.raises(BadUsage, match="regular expression"):
         device(*events, step_marker="(")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", "(a|a)*$", "(a|aa)+$", "(.*)*b", "(?=(a+)+$)", "(a*)*\\1$", "a*a*a*a*a*a*a*a*$"]
+)
+def test_a_pattern_that_backtracks_without_end_is_refused(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MATCHING_S", 0.3)
+    name = "a" * 5000 + "!"
+    with pytest.raises(BadUsage, match=r"with 1 names takes longer than 0\.3 s"):
+        device(annotation(name, 0, 90), *work(20, 1), step_marker=pattern)
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{99999999999999999999}", "(" * 5000 + ")" * 5000, "(?P<1>a)", "a\\"])
+def test_what_cannot_be_a_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(BadUsage, match="not a regular expression"):
+        device(annotation("a", 0, 90), *work(20, 1), step_marker=pattern)
+
+
+def test_a_pattern_that_a_later_python_may_read_otherwise_is_one() -> None:
+    assert names(annotation("[a", 0, 90), *work(20, 1), marker="[[a]+") == ["[a"]
 
 
 def test_what_does_not_repeat_has_no_steps() -> None:

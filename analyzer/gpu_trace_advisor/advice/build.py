@@ -21,7 +21,7 @@ from gpu_trace_advisor.advice.model import (
     TraceInfo,
     WhatIf,
 )
-from gpu_trace_advisor.advice.ranking import alone, checked, distrust, judge, together, unfit, withheld
+from gpu_trace_advisor.advice.ranking import alone, claims_by, distrust, judge, price_lacks, together, unfit, withheld
 from gpu_trace_advisor.advice.rule_loader import find_rules
 from gpu_trace_advisor.advice.verdict import verdict
 from gpu_trace_advisor.analysis.captures import read_captures
@@ -57,8 +57,9 @@ from gpu_trace_advisor.ranks.model import RankSet
 from gpu_trace_advisor.reference.hardware import built_for, hardware
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit.rule import WORTH, Claim, Rule
-from gpu_trace_advisor.rulekit.wall_time import settled, whole
+from gpu_trace_advisor.rulekit.wall_time import whole
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.guarded import Failed
 from gpu_trace_advisor.timelines.steps import Step, marker_rows, parse_span, period_ns, pick_steps
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import named
@@ -298,10 +299,13 @@ def claims_of(view: DeviceWindow, rule: Rule) -> tuple[list[Claim], str | None]:
     """What a rule would change on a device, else the plain fix of its name; or why there is nothing to change, or no price."""
     _, why = unfit(rule, view) or ("", "")
     try:
-        said = [] if why else [settled(view, checked(claim)) for claim in rule.check(view)]
-    except Exception as error:  # somebody's own rule
-        return [], f"the rule failed: {type(error).__name__}: {error}"
-    found = [claim for claim in said if claim.fix]
+        said = [] if why else claims_by(rule, view)
+        found = [claim for claim in said if claim.fix]
+        if rule.own:  # its fixes are tried before they are priced with the others
+            for claim in found:
+                price_lacks(rule, claim, view)
+    except Failed as error:
+        return [], f"the rule failed: {error}"
     if found and all(claim.unpriced for claim in found):
         return [], found[0].unpriced
     found = [claim for claim in found if not claim.unpriced]

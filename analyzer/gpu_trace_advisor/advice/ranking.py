@@ -6,8 +6,9 @@ than the wall time and no stretch of it is saved twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,8 +26,10 @@ from gpu_trace_advisor.replay.sweep import TRUSTED, replay, wall_ns
 from gpu_trace_advisor.rulekit.rule import GRADES, NEEDS, WORTH, Claim, Finding, JointGain, Named, Rule, Skipped
 from gpu_trace_advisor.rulekit.wall_time import explained_ns, settled
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.runtime.guarded import Failed, attempt, described
 from gpu_trace_advisor.units import percent
 
+T = TypeVar("T")
 LEADS = 0.05  # of the wall: a doubt about less of the recording does not come before what can be saved
 ANSWERS = 2  # a question about the largest loss comes first if it is about so many times what a saving gives
 OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
@@ -89,8 +92,8 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
             skipped.append(_skip(rule, view, *reason))
             continue
         try:
-            said = [settled(view, checked(claim)) for claim in rule.check(view)]
-        except Exception as error:  # one rule's mistake must not cost the others
+            said = claims_by(rule, view)
+        except Failed as error:  # one rule's mistake must not cost the others
             errors.append(_failed(rule, view, error))
             continue
         worth = [claim for claim in said if claim.ns >= WORTH * view.window.wall_ns]
@@ -101,6 +104,29 @@ def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
     view.timeline.forget()
     findings, left, joint, failed = rank(view, claims, loss)
     return Verdicts(tuple(findings), (*skipped, *left), (*errors, *failed), joint)
+
+
+def claims_by(rule: Rule, view: DeviceWindow) -> list[Claim]:
+    """What a rule says of a device.
+
+    Raises:
+        Failed: it raised something, or yielded what is no claim, or took too long.
+    """
+    return attempted(rule, lambda: [settled(view, checked(claim)) for claim in rule.check(view)])
+
+
+def attempted(rule: Rule, work: Callable[[], T]) -> T:
+    """What a part of a rule answers; one of the package's own may take its time, and never ends the program.
+
+    Raises:
+        Failed: it raised something.
+    """
+    if rule.own:
+        return attempt(work)
+    try:
+        return work()
+    except Exception as error:
+        raise Failed(described(error)) from error
 
 
 def checked(claim: Claim) -> Claim:
@@ -120,9 +146,9 @@ def checked(claim: Claim) -> Claim:
     return claim
 
 
-def _failed(rule: Rule, view: DeviceWindow, error: Exception) -> str:
+def _failed(rule: Rule, view: DeviceWindow, error: Failed) -> str:
     place = f"{view.trace.name}, device {view.timeline.device}"
-    return f"rule {rule.id} failed on {place}: {type(error).__name__}: {error}"
+    return f"rule {rule.id} failed on {place}: {error}"
 
 
 def unfit(rule: Rule, view: DeviceWindow) -> tuple[str, str] | None:
@@ -254,10 +280,8 @@ def rank(
     errors, priced, rest = list[str](), list[PricedClaim](), list[PricedClaim]()
     for one in claims:
         try:
-            one.unpriced = one.claim.unpriced or why or _unpriced(one.claim, view)
-            if one.rule.own and not one.unpriced:  # somebody's own fix may raise, and must not cost the others
-                _Applied(view).price([one])
-        except Exception as error:
+            one.unpriced = one.claim.unpriced or why or price_lacks(one.rule, one.claim, view)
+        except Failed as error:
             errors.append(_failed(one.rule, view, error))
             continue
         (rest if one.unpriced else priced).append(one)
@@ -349,11 +373,22 @@ def _root(one: PricedClaim) -> float:
     return min(sum(one.adds) / 2, one.claim.ns)
 
 
-def _unpriced(claim: Claim, view: DeviceWindow) -> str:
-    """Why a claim has no price; empty where it has one."""
-    if claim.fix is None:
-        return "no change of the timeline stands for it"
-    return claim.fix.refuses(view.graph) or ""
+def price_lacks(rule: Rule, claim: Claim, view: DeviceWindow) -> str:
+    """Why a claim has no price; empty where it has one.
+
+    Raises:
+        Failed: somebody's own fix raises something: asked alone, it costs the others nothing.
+    """
+
+    def why() -> str:
+        if claim.fix is None:
+            return "no change of the timeline stands for it"
+        refused = claim.fix.refuses(view.graph) or ""
+        if rule.own and not refused:
+            alone(view, [claim])
+        return refused
+
+    return attempted(rule, why)
 
 
 def _finding(view: DeviceWindow, one: PricedClaim, saving: tuple[int, int] | None) -> Finding:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpu_trace_advisor.advice.ranking import Verdicts, judge
+from gpu_trace_advisor.advice.ranking import Verdicts, attempted, judge
 from gpu_trace_advisor.analysis.device_window import DeviceWindow, views
 from gpu_trace_advisor.analysis.request import Request
 from gpu_trace_advisor.errors import AdviseError
 from gpu_trace_advisor.rulekit.drawing import BadDrawing, asked, parse
 from gpu_trace_advisor.rulekit.rule import Rule
+from gpu_trace_advisor.runtime.guarded import Failed
 from gpu_trace_advisor.units import duration, read_size
 
 
@@ -71,6 +72,7 @@ def speaking_of(rules: Sequence[Rule], cause: str) -> list[Rule]:
 
 def _named(rule: Rule, drawing: str) -> set[str]:
     try:
-        return {cause for claim in rule.check(view_of(drawing)) for cause in claim.named}
-    except Exception:  # --test-rules says what is wrong with somebody's own rule
+        view = view_of(drawing)
+        return attempted(rule, lambda: {cause for claim in rule.check(view) for cause in claim.named})
+    except (AdviseError, BadDrawing, Failed):  # --test-rules says what is wrong with somebody's own rule
         return set()

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -15,6 +15,7 @@ from types import ModuleType
 from gpu_trace_advisor.analysis.request import PHASES
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.rulekit.rule import NEEDS, Rule
+from gpu_trace_advisor.runtime.guarded import Failed, attempt
 
 
 def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
@@ -29,15 +30,13 @@ def find_rules(folder: Path | None = None) -> tuple[list[Rule], list[str]]:
     if folder is not None:
         for path in _files(folder):
             try:
-                for rule in _rules_of(_load(path)):
-                    if fault := _fault(rule, rules, built_in):
+                for rule in attempt(partial(_own_rules, path)):
+                    if fault := attempt(partial(_fault, rule, rules, built_in)):
                         errors.append(f"{path}: rule {rule.id}: {fault}")
                     else:
                         rules[rule.id] = replace(rule, own=True)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # a script among the rules may end with sys.exit
-                errors.append(f"{path}: {type(error).__name__}: {error}")
+            except Failed as error:
+                errors.append(f"{path}: {error}")
     return sorted(rules.values(), key=lambda rule: rule.id), errors
 
 
@@ -47,6 +46,10 @@ def _built_in() -> Mapping[str, Rule]:
     package = import_module("gpu_trace_advisor.rules")
     modules = [import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)]
     return {rule.id: rule for module in modules for rule in _rules_of(module)}
+
+
+def _own_rules(path: Path) -> list[Rule]:
+    return _rules_of(_load(path))
 
 
 def _files(folder: Path) -> list[Path]:

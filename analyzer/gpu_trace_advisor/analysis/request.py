@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -67,6 +68,7 @@ class Request:
         if self.step_marker is None:
             return None
         try:
-            return re.compile(self.step_marker)
-        except re.error as error:
+            with warnings.catch_warnings(action="ignore"):  # of what a later Python may read otherwise
+                return re.compile(self.step_marker)
+        except (re.error, OverflowError, RecursionError) as error:
             raise BadUsage(f"--step-marker {self.step_marker}: not a regular expression ({error})") from None

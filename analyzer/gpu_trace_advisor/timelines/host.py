@@ -13,8 +13,10 @@ import numpy as np
 from gpu_trace_advisor.columns.codes import first_places, present
 from gpu_trace_advisor.columns.compact import constant, where
 from gpu_trace_advisor.columns.intervals import Intervals, ascending, overlaps, remainder, union
+from gpu_trace_advisor.errors import BadUsage
 from gpu_trace_advisor.runtime import compiled, loops
 from gpu_trace_advisor.runtime.classes import dataclass, forget, keep
+from gpu_trace_advisor.runtime.guarded import TookTooLong, time_limit
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int32, Int64, Kind, Trace
 
 
@@ -108,15 +110,15 @@ COMPILE_OVERHEAD = re.compile(r"Driver Compiler", re.IGNORECASE)
 BACK_PRESSURE = re.compile(r"Command Buffer Full", re.IGNORECASE)
 
 
-def doing_by_name(name: str, kind: int, step_marker: re.Pattern[str] | None = None) -> HostActivity:
-    """The class of a host record. A record whose name says nothing special is what its kind is."""
+def doing_by_name(name: str, kind: int, marked: bool = False) -> HostActivity:
+    """The class of a host record. A record whose name says nothing special is what its kind is. marked: as a step, if a range."""
     if kind == Kind.CALL:
         return _doing_call(name)
     if kind == Kind.OVERHEAD:
         return _doing_overhead(name)
     if kind not in (Kind.OPERATOR, Kind.PYTHON, Kind.RANGE):
         return HostActivity.NOTHING
-    if STEP.match(name) or (kind == Kind.RANGE and any(p.match(name) for p in (ENGINE_STEP, step_marker) if p)):
+    if STEP.match(name) or (kind == Kind.RANGE and (marked or ENGINE_STEP.match(name))):
         return HostActivity.STEP
     lower = name.lower()
     if kind == Kind.PYTHON and PROFILER.holds(name, lower):
@@ -300,12 +302,34 @@ def _doing(trace: Trace, step_marker: re.Pattern[str] | None) -> Int8:
     key = trace.name_code[host].astype(np.int64) * 8 + trace.kind[host]
     found = present(key)
     table = np.zeros(int(found[-1]) + 1 if len(found) else 1, np.int8)
+    marked = matching(trace, step_marker) if step_marker else np.zeros(len(trace.names), np.bool_)
     for code in found.tolist():
-        table[code] = doing_by_name(trace.names[code // 8], code % 8, step_marker)
+        table[code] = doing_by_name(trace.names[code // 8], code % 8, bool(marked[code // 8]))
     doing[host] = table[key]
     return doing
 
 
+def matching(trace: Trace, marker: re.Pattern[str]) -> Bool:
+    """[names] those of ranges and operators that a pattern of step markers matches from their start.
+
+    Raises:
+        BadUsage: that takes longer than any good pattern would.
+    """
+    names = present(trace.name_code[np.isin(trace.kind, MARKING)]).tolist()
+    matches = np.zeros(len(trace.names), np.bool_)
+    try:
+        with time_limit(MATCHING_S):
+            matches[[code for code in names if marker.match(trace.names[code])]] = True
+    except TookTooLong:
+        raise BadUsage(
+            f"--step-marker {marker.pattern}: matching it with {len(names):,} names takes longer than {MATCHING_S:g} s; "
+            "repeat nothing inside a repeat, as in (a+)+"
+        ) from None
+    return matches
+
+
+MATCHING_S = 10.0  # a million names take one second
+MARKING = (Kind.RANGE, Kind.OPERATOR, Kind.SPAN)  # kinds of records that can mark steps
 MOST_THREADS = 256  # of the threads that launch: what each one did is asked for each gap; no program known has as many
 FEW_THREADS = 8  # a look at all rows for each of so few takes less than sorting them
 CONTEXT_NS = 100_000_000

@@ -14,8 +14,8 @@ from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.errors import BadUsage, NothingToAnalyse
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import Timeline
-from gpu_trace_advisor.timelines.host import ENGINE_STEP, STEP
-from gpu_trace_advisor.trace.model import NONE, Index, Int64, Kind, Trace
+from gpu_trace_advisor.timelines.host import ENGINE_STEP, MARKING, STEP, matching
+from gpu_trace_advisor.trace.model import NONE, Index, Int64, Trace
 
 # A family of markers is used alone: the first one that marks device work.
 MARKERS = (STEP, ENGINE_STEP)
@@ -67,11 +67,9 @@ def marker_rows(trace: Trace, process: int, chosen: re.Pattern[str] | None = Non
     """Rows of step markers on the host's side, for each family that occurs, best first."""
     families = []
     for family in (chosen,) if chosen is not None else MARKERS:
-        matches = np.array([family.match(name) is not None for name in trace.names], np.bool_)
+        matches = matching(trace, family)
         rows = np.flatnonzero(trace.name_mask(matches)) if matches.any() else np.empty(0, np.int64)
-        rows = rows[
-            (trace.process[rows] == process) & np.isin(trace.kind[rows], (Kind.RANGE, Kind.OPERATOR, Kind.SPAN))
-        ]
+        rows = rows[(trace.process[rows] == process) & np.isin(trace.kind[rows], MARKING)]
         if len(rows):
             families.append(outermost(trace, rows))
     return families
