@@ -10,7 +10,7 @@ from gpu_trace_advisor.cli import main
 from gpu_trace_advisor.roofline.captured_work import read_capture, with_captures
 from gpu_trace_advisor.roofline.operator_costs import Costs, operation_costs
 
-from tests.build import call, kernel, op, timeline, trace, written
+from tests.build import annotation, call, kernel, op, timeline, trace, written
 
 Json = dict[str, Any]
 BF16 = "c10::BFloat16"
@@ -200,3 +200,18 @@ def test_a_capture_is_not_written_over(tmp_path: Path) -> None:
     recorded = written(tmp_path / "decode.json", *WHOLE)
     assert main([str(recorded), "--capture", str(capture), "--json", str(capture)]) == 2
     assert json.loads(capture.read_text())["traceEvents"]
+
+
+def test_attention_takes_its_operator_from_the_capture_and_its_cache_from_the_replay() -> None:
+    """Two tokens over 300 cached ones; the capture was made with none."""
+    shapes = [[2, 8, 64], [2, 1, 64], [2, 1, 64], [2, 8, 64]]
+    capture = [
+        begin(0),
+        *launch("vllm::unified_attention_with_output", shapes, 10, "kernel_unified_attention", SIZE, 1),
+        end(40),
+    ]
+    replay = [
+        annotation("execute_2_context_0(sq0sk0sqsq0sqsk0)_generation_2(sq2sk300sqsq2sqsk300)", 0, 15),
+        call(0, 10, 5, "hipGraphLaunch"), kernel(20, 60, 5, "kernel_unified_attention", **SIZE),
+    ]  # fmt: skip
+    assert flops(costs_with(replay, capture)) == [4 * 64 * 8 * 300]

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 from gpu_trace_advisor.roofline.flops import Cost, pairs
+from gpu_trace_advisor.roofline.kernel_table import Kernels
+from gpu_trace_advisor.roofline.kernel_time import InKernel
 from gpu_trace_advisor.roofline.operator_costs import cost, dtype_of_kernel, operation_costs
 from gpu_trace_advisor.trace.operator_shapes import read_call
 
-from tests.build import call, kernel, op, timeline
+from tests.build import annotation, call, kernel, op, timeline
 
 BF16, FP32, INT64 = "c10::BFloat16", "float", "long int"
 
@@ -486,3 +488,53 @@ def test_the_same_kernel_of_the_same_size_does_the_same_work() -> None:
         kernel(80, 90, 2, "bf16_gemm", **size),
     ]
     assert operation_costs(timeline(*events, *other)).kind.tolist() == [0, -1, -1, 1]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "requests", "queries", "keys", "pairs"),
+    [
+        # 32 answers, one token each, over 55,086 of cache: each with all of its keys
+        ("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)", 32, 32, 55_086, 55_086),
+        # a prompt of 888 tokens: 888 * 889 / 2
+        ("execute_context_1(888_788544)_generation_0(0)", 1, 888, 888, 394_716),
+        # 4 new tokens behind 6 cached ones see 7, 8, 9 and 10 keys; two answers have 5 and 7
+        ("execute_6_context_1(sq4sk10sqsq16sqsk40)_generation_2(sq2sk12sqsq2sqsk12)", 3, 6, 22, 34 + 12),
+        ("execute_context_2(8)_generation_3(3)", 5, 11, 11, 2 * 4 * 5 / 2 + 3),
+    ],
+)
+def test_attention_of_an_engine_step(annotation: str, requests: int, queries: int, keys: int, pairs: float) -> None:
+    """8 heads of 64 on one of keys: 4 x 64 FLOP a pair and head; the cache of all requests once, in the type of its keys."""
+    q, kv, out = [1024, 8, 64], [1024, 1, 64], [1024, 8, 64]
+    texts = (json.dumps([q, kv, kv, out]), json.dumps([BF16] * 4), "", "")
+    found = cost("vllm::unified_attention_with_output", *texts, "kernel_unified_attention_3d", annotation)
+    assert found and found.flops == 4 * 64 * 8 * pairs
+    assert found.bytes == 2 * (2 * queries * 8 * 64 + 2 * keys * 64)
+    assert (found.batch, found.varies) == (requests * 8, True)
+
+
+def test_the_annotation_around_attention_tells_its_cache() -> None:
+    """Two steps of one program differ; what a sliding window reads is not told, and a call outside of them stays a floor."""
+    shapes: dict[str, Any] = {
+        "Input Dims": [[2, 8, 64], [2, 1, 64], [2, 1, 64], [2, 8, 64]], "Input type": [BF16] * 4,
+    }  # fmt: skip
+    events = []
+    for i, cached in enumerate((100, 200)):
+        at = 100 * i
+        sums = f"(sq2sk{cached}sqsq2sqsk{cached})"
+        events += [
+            annotation(f"execute_2_context_0(sq0sk0sqsq0sqsk0)_generation_2{sums}", at, at + 90),
+            op("vllm::unified_attention_with_output", at + 1, at + 9, **shapes), call(at + 2, at + 4, 2 * i + 1),
+            kernel(at + 10, at + 20, 2 * i + 1, "kernel_unified_attention_3d"),
+            op("vllm::unified_attention_with_output", at + 30, at + 39, **shapes), call(at + 31, at + 33, 2 * i + 2),
+            kernel(at + 40, at + 50, 2 * i + 2, "fmhaPagedKvSlidingOrChunkedCausal"),
+        ]  # fmt: skip
+    events += [
+        op("vllm::unified_attention_with_output", 300, 309, **shapes), call(301, 303, 9),
+        kernel(310, 320, 9, "kernel_unified_attention_3d"),
+    ]  # fmt: skip
+    one = timeline(*events)
+    found = operation_costs(one)
+    flops = [found.kinds[kind].flops / (4 * 64 * 8) for kind in found.kind.tolist()]
+    assert flops == [100, 2, 200, 2, 2]
+    rows = {(row.kernel, row.calls): row for row in Kernels(InKernel(one, None), *one.span_ns).rows}
+    assert rows["kernel_unified_attention_3d", 2].flops == 4 * 64 * 8 * 150  # the mean of both steps

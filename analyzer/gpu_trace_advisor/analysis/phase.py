@@ -18,6 +18,7 @@ from gpu_trace_advisor.analysis.request import DECODE, PREFILL, TRAINING
 from gpu_trace_advisor.columns.codes import first_places
 from gpu_trace_advisor.roofline.operator_costs import Costs
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
+from gpu_trace_advisor.trace.engine_steps import STEP
 from gpu_trace_advisor.trace.model import NONE, Bool, Int64, Kind, Trace
 from gpu_trace_advisor.units import percent
 
@@ -27,9 +28,6 @@ MANY_ROWS = 128  # products of a prefill have at least these rows: a short promp
 FEW_ROWS = 64  # products of a decode have at most these; between the two the phase is open
 MOST = 0.8  # of the products' time must agree
 
-VLLM = re.compile(
-    r"execute_(?:(?P<all>\d+)_)?context_(?P<c>\d+)\((?P<ct>[^)]*)\)_generation_(?P<g>\d+)\((?P<gt>[^)]*)\)"
-)
 TENSORRT_LLM = re.compile(r"(?:\[\w+\] )?_forward_step \d+: (?P<c>\d+) ctx reqs, (?P<g>\d+) gen reqs")
 SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]+)(?P<rest>[^\]]*)\]")
 PLAIN = re.compile(r"(?:prefill|decode)(?:[ _-]?(?:step|phase|token|forward|batch))?(?:[ _#:-]*\d+)?", re.I)
@@ -107,7 +105,7 @@ def detect(
 
 def read_annotation(name: str) -> tuple[str, int | None, int | None, int | None] | None:
     """Phase, sequences, tokens and mean context that an engine's annotation tells; None for any other name."""
-    if found := VLLM.match(name):
+    if found := STEP.match(name):
         prompts, generating = int(found["c"]), int(found["g"])
         phase = MIXED if prompts and generating else PREFILL if prompts else DECODE
         new, cached = (_counts(found[part]) for part in ("ct", "gt"))

@@ -27,12 +27,15 @@ from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.roofline.operator_costs import (
     AROUND,
+    OVER_CACHE,
     OWN_CLASSES,
     TEXTS,
     Costs,
     by_winograd,
     cost,
+    engine_steps,
     main_kernels,
+    text_beside,
     texts_beside,
 )
 from gpu_trace_advisor.runtime.classes import dataclass
@@ -71,6 +74,8 @@ class Work(NamedTuple):
     dims: str
     call: tuple[int, int]
     """Which captured graph, and the operator's row: kernels of one call share its work."""
+    texts: tuple[str, ...]
+    """Of the call, as `Called` has them."""
 
     def same(self, other: Work | None) -> bool:
         return other is not None and self[:3] == other[:3]
@@ -151,9 +156,9 @@ def _chains(trace: Trace, host: Host, at: Index) -> list[tuple[Called, ...]]:
     used = used[used != NONE]
     columns = [*values_of([trace.texts.get(name) for name in TEXTS], used), texts_beside(trace, host, used)]
     called = {}
-    for row, *codes in zip(used.tolist(), *(column.tolist() for column in columns), strict=True):
+    for row, *codes, beside in zip(used.tolist(), *(column.tolist() for column in columns), strict=True):
         words = (trace.strings[code] if code != NONE else "" for code in codes)
-        called[row] = Called(row, (trace.label(row), *words))
+        called[row] = Called(row, (trace.label(row), *words, text_beside(trace, beside)))
     return [
         tuple(called[row] for row in chain if row != NONE)
         for chain in zip(*(column.tolist() for column in rows), strict=True)
@@ -266,7 +271,7 @@ def _resolved(launched: Launched, graph: int) -> Work | None:
     """The work of the innermost operator around a kernel that has a formula."""
     for call in launched.calls:
         if found := cost(*call.texts[:-1], launched.key[0], call.texts[-1]):
-            return Work(found, call.texts[0], call.texts[1], (graph, call.row))
+            return Work(found, call.texts[0], call.texts[1], (graph, call.row), call.texts)
     return None
 
 
@@ -308,6 +313,14 @@ def with_captures(costs: Costs, timeline: Timeline, given: Sequence[Capture]) ->
     )  # fmt: skip
 
 
+def _in_step(work: Work, kernel: str, step: str) -> Work:
+    """The work where the replay, not the capture, is a step of an engine that tells what attention reads."""
+    if not step or work.operator.rpartition("::")[2] not in OVER_CACHE:
+        return work
+    found = cost(*work.texts[:-1], kernel, step)
+    return work._replace(cost=found) if found else work
+
+
 def _works(timeline: Timeline, captured: Captured, nodes: Int64) -> tuple[Int64, list[Work], Int64]:
     """Of these kernels of replays those whose work the captures tell, that work, and which of them share one call's."""
     trace = timeline.trace
@@ -317,6 +330,7 @@ def _works(timeline: Timeline, captured: Captured, nodes: Int64) -> tuple[Int64,
     order = np.argsort(timeline.launch[nodes], kind="stable")
     nodes, which = nodes[order], which[order]
     ends = np.append(np.flatnonzero(np.diff(timeline.launch[nodes])) + 1, len(nodes))
+    steps = engine_steps(trace, timeline.launch[nodes])
     at, works, groups = list[int](), list[Work](), list[int]()
     number: dict[tuple[int, tuple[int, int]], int] = {}
     begin = 0
@@ -324,10 +338,11 @@ def _works(timeline: Timeline, captured: Captured, nodes: Int64) -> tuple[Int64,
         mine = nodes[begin:end]
         kernels = tuple(keys[i] for i in which[begin:end].tolist())
         found = captured.work(kernels, len(present(timeline.stream[mine])) <= 1)
+        step = trace.names[steps[begin]] if steps[begin] != NONE else ""
         for operation, work in zip(mine.tolist(), found, strict=True):
             if work is not None:
                 at.append(operation)
-                works.append(work)
+                works.append(_in_step(work, timeline.label(operation), step))
                 groups.append(number.setdefault((replay, work.call), len(number)))
         begin = end
     return np.array(at, np.int64), works, np.array(groups, np.int64)

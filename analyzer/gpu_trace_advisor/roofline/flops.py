@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from gpu_trace_advisor.runtime.classes import dataclass
+from gpu_trace_advisor.trace.engine_steps import EngineStep
 from gpu_trace_advisor.trace.operator_shapes import BRACKETS, BYTES, Call, Tensor
 
 
@@ -104,6 +105,8 @@ class Cost:
     """Attention: queries and keys of a sequence (its mean where they differ), and the head size."""
     keys: int = 0
     head: int = 0
+    varies: bool = False
+    """Differs between calls with the same arguments, as of attention over a growing cache."""
     routed: Routed | None = None
     window: Convolution | None = None
 
@@ -270,15 +273,27 @@ def attended(
     )  # fmt: skip
 
 
-def unified_attention(call: Call) -> Cost | None:
+def unified_attention(call: Call, step: EngineStep | None = None) -> Cost | None:
     """q[T,H,D], k, v (vLLM): of one engine step. How the tokens belong to requests, and the cache that they read, is not in
-    the arguments: compulsory are the tokens' own keys and values, and that each token attends to itself."""
+    the arguments but in the engine's annotation of the step: 2HD FLOPs and as many for the values for each pair, and the keys
+    and values of all requests, in the narrower of the types of queries and keys. Without one, compulsory are the tokens' own
+    keys and values, and that each token attends to itself. A step may be padded to more tokens than it has."""
     found = call.tensors(0, 1, 2)
     if not found:
         return None
     q, k, v = found
     if len(q.shape) != 3 or q.shape[0] != k.shape[0]:
         return None
+    if step and len(k.shape) == len(v.shape) == 3 and 0 < step.queries <= q.shape[0]:
+        depth, wide = q.shape[-1] + v.shape[-1], min(BYTES[q.dtype], BYTES[k.dtype])
+        written = float(step.queries * q.shape[1] * v.shape[-1] * max(BYTES[q.dtype], BYTES[k.dtype]))
+        cache = step.keys * wide * (k.shape[1] * k.shape[-1] + v.shape[1] * v.shape[-1])
+        moved = step.queries * q.shape[1] * q.shape[-1] * BYTES[q.dtype] + cache + written
+        return Cost(
+            "attention", 2.0 * q.shape[1] * step.pairs * depth, moved, q.dtype, written=written,
+            batch=step.requests * q.shape[1], queries=max(round(step.queries / step.requests), 1),
+            keys=round(step.keys / step.requests), head=q.shape[-1], varies=True,
+        )  # fmt: skip
     return attended(q, k, v, q.shape[0], q.shape[1], 1.0, 1.0, causal=True)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -127,7 +128,9 @@ class Kernels:
         first: dict[tuple[object, ...], int] = {}
         table = np.array(
             [
-                first.setdefault((*called, cost.dtype, cost.flops, cost.bytes, cost.multiplied), i)
+                first.setdefault(
+                    (*called, cost.dtype, *((cost.flops, cost.bytes, cost.multiplied) if not cost.varies else ())), i
+                )
                 for i, (cost, called) in enumerate(zip(costs.kinds, costs.called, strict=True))
             ],
             np.int64,
@@ -140,7 +143,21 @@ class Kernels:
         return np.asarray(self.on[self._known[at]], np.int64)
 
     def cost(self, row: int) -> Cost:
-        return self.model.costs.kinds[self.groups[row][0]]
+        """Of one call; the mean where it varies between calls with the same arguments."""
+        cost = self.model.costs.kinds[self.groups[row][0]]
+        return self._mean[row] if cost.varies else cost
+
+    @cached_property
+    def _mean(self) -> dict[int, Cost]:
+        found, kinds = dict[int, Cost](), self.model.costs.kinds
+        for row, (kind, _) in enumerate(self.groups):
+            if kinds[kind].varies:
+                mine = [kinds[one] for one in self.model.costs.kind[self.operations(row)].tolist()]
+                flops, moved = (
+                    sum(values) / len(mine) for values in zip(*((c.flops, c.bytes) for c in mine), strict=True)
+                )
+                found[row] = replace(kinds[kind], flops=flops, bytes=moved)
+        return found
 
     @cached_property
     def _measured(self) -> list[_Measured]:

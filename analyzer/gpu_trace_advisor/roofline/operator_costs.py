@@ -23,6 +23,7 @@ from gpu_trace_advisor.roofline.flops import Cost
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.device import COMPUTE, Timeline
 from gpu_trace_advisor.timelines.host import Host
+from gpu_trace_advisor.trace.engine_steps import read_step
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import distinct_rows, named, values_of
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int32, Int64, Kind, Trace
@@ -197,6 +198,10 @@ CUDNN: dict[str, Formula] = {
     "miopen_convolution_transpose": _cudnn(3, transposed=True),
 }  # fmt: skip
 
+OVER_CACHE = frozenset({"unified_attention", "unified_attention_with_output"})
+"""Attention of a step of a serving engine, whose annotation tells what its arguments do not."""
+ON_A_WINDOW = re.compile(r"sliding|local_?attention", re.IGNORECASE)
+"""Kernels for which the annotated cache is more than they read."""
 BEFORE_NORM = frozenset({"cudnn_convolution", "miopen_convolution", "_convolution", "convolution"})
 """Convolutions of recordings without values: the normalization that follows reads their result."""
 PARTS = frozenset({"cudnn_convolution_backward_weight", "cudnn_convolution_backward_input"})
@@ -207,14 +212,16 @@ PARTS = frozenset({"cudnn_convolution_backward_weight", "cudnn_convolution_backw
 def cost(
     operator: str, dims: str, types: str, strides: str, concrete: str, kernel: str, beside: str = ""
 ) -> Cost | None:  # fmt: skip
-    """FLOPs and bytes of one call, None where the operator or its shapes are not known. `beside` are the shapes of another
-    call that tells what this one does not: of the operator around it, or of the one that reads the result."""
+    """FLOPs and bytes of one call, None where the operator or its shapes are not known. `beside` tells what the
+    call does not: the shapes of the operator around it, or of the one that reads the result, or an engine's annotation."""
     rule = formula(operator)
     assumed = dtype_of_kernel(kernel)
     call = read_call(dims, types, strides, concrete, assumed) if (rule or beside) and dims else None
     try:
         found = None
-        if beside and call:
+        if beside and call and (step := read_step(beside)):
+            found = None if ON_A_WINDOW.search(kernel) else f.unified_attention(call, step)
+        elif beside and call:
             found = _beside(operator.rpartition("::")[2], call, read_call(beside, "", assumed=_type_of(call, assumed)))
         found = found or (rule(call) if rule and call else None)
     except ArithmeticError:  # of arguments that no program passes, such as a stride of 0
@@ -326,7 +333,8 @@ class _Kinds:
         distinct, which = distinct_rows(columns)
         number, main = np.full(len(distinct), NONE, np.int32), np.zeros(len(distinct), np.bool_)
         for i, (name, *codes, kernel, other) in enumerate(distinct):
-            words = [trace.strings[code] if code != NONE else "" for code in (*codes, other)]
+            words = [trace.strings[code] if code != NONE else "" for code in codes]
+            words.append(text_beside(trace, other))
             label = trace.names[kernel]
             found = cost(trace.names[name], *words[:-1], label, words[-1])
             if found is not None:
@@ -341,13 +349,39 @@ class _Kinds:
 NORMS = frozenset({"cudnn_batch_norm", "miopen_batch_norm", "native_batch_norm"})
 
 
+def text_beside(trace: Trace, code: int) -> str:
+    """What a code of `texts_beside` stands for."""
+    if code == NONE:
+        return ""
+    return trace.strings[code] if code < len(trace.strings) else trace.names[code - len(trace.strings)]
+
+
+def engine_steps(trace: Trace, rows: Index) -> Int64:
+    """[k] the annotation of a serving engine's step around each of these host rows (code of a name); -1 mostly."""
+    found = np.full(len(rows), NONE, np.int64)
+    ranges = trace.rows(Kind.RANGE)
+    ranges = ranges[named(trace, trace.name_code[ranges], lambda name: read_step(name) is not None)]
+    for thread in present(trace.thread[ranges]).tolist():
+        steps = ranges[trace.thread[ranges] == thread]
+        mine = np.flatnonzero((rows != NONE) & (trace.thread[rows] == thread))
+        at = np.searchsorted(trace.start_ns[steps], trace.start_ns[rows[mine]], side="right") - 1
+        inside = (at >= 0) & (trace.end_ns[steps[at]] >= trace.end_ns[rows[mine]])
+        found[mine[inside]] = trace.name_code[steps[at[inside]]]
+    return found
+
+
 def texts_beside(trace: Trace, host: Host, source: Index) -> Index:
-    """[k] the shapes (code of a text) of the call that tells what each operator's own arguments do not; -1 mostly."""
-    found = np.full(len(source), NONE, np.int32)
+    """[k] what tells what each operator's own arguments do not, as a code for `text_beside`: the shapes of another call, or an
+    engine's annotation; -1 mostly."""
+    found = np.full(len(source), NONE, np.int64)
     shapes = trace.texts.get("Input Dims")
     if shapes is None:
         return found
     code = trace.name_code[source]
+    served = np.flatnonzero(named(trace, code, lambda name: name.rpartition("::")[2] in OVER_CACHE))
+    if len(served):
+        steps = engine_steps(trace, source[served])
+        found[served] = np.where(steps != NONE, steps + len(trace.strings), NONE)
     part = np.flatnonzero(named(trace, code, lambda name: name.rpartition("::")[2] in PARTS))
     around = host.parent[source[part]]
     found[part[around != NONE]] = values_of([shapes], around[around != NONE])[0]
