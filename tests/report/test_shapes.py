@@ -1,5 +1,7 @@
 """Every format draws every shape of advice, keeps names harmless, and tells nobody's machine."""
 
+import csv
+import io
 import json
 import os
 from collections.abc import Callable
@@ -23,8 +25,8 @@ PLACES = (
     f"\\\\{HOST}\\share\\{USER}\\train.py(3): g",
 )  # fmt: skip
 DEVICE = {"id": 0, "name": "NVIDIA A100-SXM4-40GB"}
-FORMATS = ("text", "json", "html", "markdown", "sarif", "perfetto", "github")
-SENT_ON = ("html", "markdown", "sarif", "perfetto")  # what is made to be sent on
+FORMATS = ("text", "json", "html", "csv", "markdown", "sarif", "perfetto", "github", "gitlab")
+SENT_ON = ("html", "csv", "markdown", "sarif", "perfetto", "gitlab")  # what is made to be sent on
 
 
 def program(devices: int, names: tuple[str, ...] = ("gemm",), frames: tuple[str, ...] = ()) -> list[b.Event]:
@@ -126,6 +128,12 @@ def test_every_format_draws_every_shape(
     if made["json"]:
         assert first_violation(json.loads(made["json"]), SCHEMA) == ""
     assert not INJECTED.search(made["html"])
+    if made["gitlab"]:
+        for issue in json.loads(made["gitlab"]):
+            assert issue.keys() == {"type", "check_name", "description", "severity", "fingerprint", "location"}
+    head, *rows = csv.reader(io.StringIO(made["csv"])) if made["csv"] else [[]]
+    assert {len(row) for row in rows} <= {len(head)}
+    assert not [cell for row in rows for cell in row if cell[:1] in ("=", "+", "@", "\t", "\r")]
     for form in SENT_ON:
         for word in ("Alice", "Example", HOST, os.fspath(tmp_path)):
             at = made[form].find(word)

@@ -10,8 +10,8 @@ import io
 
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.device_window import DeviceKey
+from gpu_trace_advisor.report.redaction import shareable
 from gpu_trace_advisor.roofline.kernel_table import KernelRow
-from gpu_trace_advisor.sanitize import clean
 
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet computes what begins with these
 
@@ -28,5 +28,5 @@ def render(advice: Advice) -> str:
 def _cell(value: object) -> object:
     if not isinstance(value, str):
         return "" if value is None else value
-    told = clean(value)
+    told = shareable(value)
     return f"'{told}" if told.startswith(FORMULA) else told
