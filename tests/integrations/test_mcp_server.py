@@ -19,6 +19,7 @@ from gpu_trace_advisor.integrations.mcp_server.command import main
 from gpu_trace_advisor.integrations.mcp_server.folders import Folders
 
 from tests.build import kernel, written
+from tests.fuzz.checks import check_printed
 from tests.transcript import simulated
 from traces.write_kineto import write_kineto
 
@@ -148,6 +149,58 @@ def test_what_cannot_be_done_is_a_tool_error_that_says_what_to_do(folder: Path) 
     asyncio.run(session())
     assert not (folder.parent / "report.html").exists()
     assert (folder / "page.html").read_text() == "<html>my own page</html>"
+
+
+TEXTS: tuple[Any, ...] = (
+    "\0", "x/" * 5000, "~", "\x1b]0;PWN\x07\x1b[31m", "a\nb\r\nc", "\u202eabc", "a\u2028b", "\x9b31m", "file:///etc/passwd",
+    "::error::x", "before.json.gz\0", "before.json.gz/x", "C:\\x", "/proc/self/environ", "x" * 300_000, 5, None, [],
+    {"\x1b": "\n"},
+)  # fmt: skip
+NUMBERS: tuple[Any, ...] = (-1, 0, 2**63, 10**30, -(10**30), 1.5, 1e308, "\x1b7\n", None, [], {"a": "b\n" * 500})
+TEXT_ARGUMENTS = {
+    "open_recording": ("path", "phase", "hardware", "steps", "window"), "verdict": ("recording",),
+    "kernels": ("contains", "sort"), "what_if": ("rules",), "compare": ("before",), "explain": ("name",),
+    "write_report": ("path",),
+}  # fmt: skip
+NUMBER_ARGUMENTS = {
+    "list_findings": ("device",), "finding": ("number", "device"), "kernels": ("limit",), "largest_gaps": ("count", "device"),
+    "verdict": ("more",),
+}  # fmt: skip
+
+
+@pytest.mark.mcp
+def test_whatever_is_asked_is_answered_without_a_fault_and_refused_in_a_line(folder: Path) -> None:
+    needed = {
+        "recording": "recording-1",
+        "path": "before.json.gz",
+        "number": 1,
+        "rules": "dataloader",
+        "before": "after.json.gz",
+    }
+    takes = {"open_recording": ["path"], "explain": [], "finding": ["recording", "number"], "what_if": ["recording", "rules"],
+             "compare": ["recording", "before"], "write_report": ["recording", "path"]}  # fmt: skip
+
+    async def session() -> None:
+        async with client(folder) as agent:
+            await told(agent, "open_recording", path="before.json.gz")
+            for arguments, values in ((TEXT_ARGUMENTS, TEXTS), (NUMBER_ARGUMENTS, NUMBERS)):
+                for tool, name, value in [(t, n, v) for t, ns in arguments.items() for n in ns for v in values]:
+                    given = {one: needed[one] for one in takes.get(tool, ["recording"])}
+                    result = await agent.call_tool(tool, {**given, name: value})
+                    text = "".join(part.text for part in result.content)
+                    check_printed(text, tool)
+                    assert "fault of" not in text and "Traceback" not in text, (tool, name, value)
+                    if result.is_error:
+                        assert "\n" not in text and len(text) < 1_200, (tool, name, value, text)
+                        assert "pydantic" not in text
+            unknown = await refused(agent, "no such\x1b[31m\ntool")
+            check_printed(unknown, "an unknown tool")
+            assert "\n" not in unknown
+            wrong = await refused(agent, "finding", recording="recording-1", number=1.5)
+            assert wrong.startswith("finding: number=1.5: Input should be a valid integer")
+
+    asyncio.run(session())
+    assert "Traceback" not in (folder.parent / "errors.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.mcp

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import ValidationError
 
 from gpu_trace_advisor.advice.model import Advice
 from gpu_trace_advisor.analysis.request import Request
@@ -28,6 +29,7 @@ other tools take its answer's name. Times are wall time of the window; each numb
 says. Savings come from replaying the timeline."""
 MOST_OPEN = 16
 LONGEST_ERROR = 1_000  # characters
+LONGEST_QUOTED = 60
 OPTION = re.compile(r"(?<!\S)--([a-z][a-z-]*)")
 
 
@@ -125,9 +127,26 @@ def _short(text: str) -> str:
     return line if len(line) <= LONGEST_ERROR else f"{line[:LONGEST_ERROR]}…"
 
 
+class Server(MCPServer[Any]):
+    """One whose refusals are one line each, those of the SDK too: of arguments of other types, and of tools by other names."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            what = str(error)
+            if isinstance(error.__cause__, ValidationError):
+                what = f"{name}: {'; '.join(map(_wrong, error.__cause__.errors()))}"
+            raise type(error)(_short(what)) from error.__cause__
+
+
+def _wrong(argument: Mapping[str, Any]) -> str:
+    return f"{'.'.join(map(str, argument['loc']))}={str(argument['input'])[:LONGEST_QUOTED]}: {argument['msg']}"
+
+
 def build(folders: Folders) -> MCPServer[Any]:
     """The server with its tools."""
-    server: MCPServer[Any] = MCPServer("gpu-trace-advisor", instructions=INSTRUCTIONS, log_level="ERROR")
+    server = Server("gpu-trace-advisor", instructions=INSTRUCTIONS, log_level="ERROR")
     recordings = Recordings(folders)
 
     @server.tool()
