@@ -158,6 +158,29 @@ TRAFFIC = [
     ("index_select", "aten::index_select", [[151936, 1024], [], [8944]], [BF16, "Scalar", INT64], ["", "0", ""],
      2 * 8944 * 2048 + 8 * 8944),
     ("embedding", "aten::embedding", [[151936, 1024], [16, 559]], [BF16, INT64], None, 2 * 8944 * 2048 + 8 * 8944),
+    ("sort", "aten::sort", [[1000, 1000]], [FP32], None, (4 + 4 + 8) * 10**6),
+    ("topk", "aten::topk", [[1000, 1000], []], [FP32, "Scalar"], None, 4 * 10**6),
+    ("scatter_add_", "aten::scatter_add_", [[500, 64], [], [100, 64], [100, 64]], [FP32, "Scalar", INT64, FP32], None,
+     6400 * (8 + 4 + 4)),
+    ("index_add_", "aten::index_add_", [[500, 64], [], [100], [100, 64]], [FP32, "Scalar", INT64, FP32], None,
+     100 * 8 + 6400 * (4 + 4)),
+    ("dropout's numbers", "aten::bernoulli_", [[1000, 1000]], [FP32], None, 4 * 10**6),
+    ("bags", "aten::_embedding_bag", [[10**6, 64], [5000], [100]], [FP32, INT64, INT64], None,
+     5000 * 256 + 5100 * 8 + 100 * 256),
+    ("grid sampler", "aten::grid_sampler_2d", [[2, 8, 64, 64], [2, 32, 32, 2]], [FP32, FP32], None,
+     4 * (2 * 8 * 64 * 64 + 2 * 32 * 32 * 2 + 2 * 8 * 32 * 32)),
+    ("glu", "aten::glu", [[1000, 1000], []], [BF16, "Scalar"], None, 3 * 10**6),
+    ("loss", "aten::nll_loss_forward", [[32, 1000], [32]], [FP32, INT64], None, 32 * (8 + 4)),
+    ("huber", "aten::huber_loss", [[1000], [1000]], [FP32, FP32], None, 12_000),
+    ("entropy backward", "aten::binary_cross_entropy_backward", [[1000]] * 3, [FP32] * 3, None, 16_000),
+    ("SGLang's norm", "sgl_kernel::fused_add_rmsnorm", [[888, 2880], [888, 2880], [2880], []], [BF16, BF16, BF16, "Scalar"],
+     None, 8 * 888 * 2880),
+    ("quantization by group", "sgl_kernel::sgl_per_token_group_quant_fp8", [[64, 4096], [64, 4096], [64, 32]],
+     [BF16, "c10::Float8_e4m3fn", FP32], None, 64 * 4096 * 3 + 64 * 32 * 4),
+    ("quantization", "primus_turbo::quantize_fp8_tensorwise", [[64, 4096], []], [BF16, ""], None, 64 * 4096 * 3),
+    ("experts' sum", "_moe_C::moe_sum", [[64, 4, 512], [64, 512]], [BF16, BF16], None, 5 * 64 * 512 * 2),
+    ("index check", "fbgemm::bounds_check_indices", [[6], [33398], [393217], []], ["long", "long", "long", "Scalar"], None,
+     8 * (33398 + 393217)),
     ("loss backward", "aten::nll_loss_backward", [[], [32, 1000], [32]], [FP32, FP32, INT64], None, 4 * 32000),
 ]  # fmt: skip
 
@@ -538,3 +561,27 @@ def test_the_annotation_around_attention_tells_its_cache() -> None:
     assert flops == [100, 2, 200, 2, 2]
     rows = {(row.kernel, row.calls): row for row in Kernels(InKernel(one, None), *one.span_ns).rows}
     assert rows["kernel_unified_attention_3d", 2].flops == 4 * 64 * 8 * 150  # the mean of both steps
+
+
+@pytest.mark.parametrize(
+    ("operator", "causal"),
+    [("flash_attn_3::fwd", 24), ("aiter::mha_fwd", 5), ("aiter::fmha_v3_fwd", 5), ("FlashAttnFunc", 5)],
+)
+def test_attention_by_other_libraries(operator: str, causal: int) -> None:
+    """4 sequences of 512, 8 heads of 64: all pairs where the flag at its place says so, else half and the diagonal."""
+    shape = [4, 512, 8, 64]
+    dims, types = [shape] * 3 + [[]] * (causal - 2), [BF16] * 3 + [""] * (causal - 2)
+    for flag, pairs_of in (("False", 512 * 512), ("True", 512 * 513 / 2)):
+        found = worked(operator, dims, types, [""] * causal + [flag])
+        assert found and found.flops == 4 * 4 * 8 * 64 * pairs_of
+    backward = worked("aiter::mha_bwd", [shape] * 5 + [[]] * 4, [BF16] * 5 + [""] * 4, [""] * 8 + ["False"])
+    assert backward and backward.flops == 2.5 * 4 * 4 * 8 * 64 * 512 * 512
+
+
+def test_lists_have_the_type_of_the_kernel() -> None:
+    """Their own is not recorded: norms of 1,200 numbers of 16 bits; 100 rows of 64 put where 100 numbers say."""
+    norms = worked("aten::_foreach_norm", [[[1000], [200]]], ["TensorList"], kernel="multi_tensor_apply<c10::BFloat16>")
+    assert norms and norms.bytes == 2 * 1200
+    dims, types = [[500, 64], [[100]], [100, 64]], [BF16, "TensorList", BF16]
+    rows = worked("aten::index_put_", dims, types, kernel="index_put_kernel<OpaqueType<2>>")
+    assert rows and rows.bytes == 2 * 100 + (2 + 2) * 6400

@@ -21,17 +21,25 @@ def _words(text: str) -> tuple[str, ...]:
 UNARY = _words(
     "abs acos asin atan ceil clamp clamp_min clamp_max cos erf exp exp2 expm1 floor frac gelu hardsigmoid hardswish "
     "hardtanh elu leaky_relu log log10 log1p log2 logical_not mish neg pow reciprocal relu rsqrt round sigmoid sign "
-    "silu sin softplus sqrt square tan tanh trunc bitwise_not isnan isinf isfinite nan_to_num threshold logit"
+    "silu sin sinh cosh softshrink log_sigmoid_forward "
+    "softplus sqrt square tan tanh trunc bitwise_not isnan isinf isfinite nan_to_num threshold logit"
 )
 BINARY = _words(
     "add sub rsub mul div remainder fmod maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor "
     "bitwise_and bitwise_or bitwise_xor atan2 threshold_backward gelu_backward silu_backward sigmoid_backward "
     "tanh_backward mse_loss hardswish_backward hardtanh_backward leaky_relu_backward elu_backward masked_fill prelu "
-    "floor_divide xlogy hypot"
+    "floor_divide xlogy hypot smooth_l1_loss huber_loss hardsigmoid_backward mish_backward softplus_backward heaviside "
+    "_prelu_kernel"
 )
-TERNARY = _words("addcmul addcdiv lerp where mse_loss_backward smooth_l1_loss_backward")
+TERNARY = _words(
+    "addcmul addcdiv lerp where mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy "
+    "binary_cross_entropy_backward log_sigmoid_backward"
+)
 TRUTHS = frozenset(_words("eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan isinf isfinite"))
-REDUCTIONS = _words("sum mean amax amin max min argmax argmin prod all any norm linalg_vector_norm var std logsumexp")
+REDUCTIONS = _words(
+    "sum mean amax amin max min argmax argmin prod all any norm linalg_vector_norm var std logsumexp var_mean aminmax "
+    "trace nonzero"
+)
 
 
 def elementwise(arity: int, truth: bool = False) -> Callable[[Call], Cost | None]:
@@ -113,6 +121,96 @@ def concatenate(call: Call) -> Cost | None:
         return None
     read, written = sum(t.bytes for t in parts), sum(t.elements * BYTES[t.dtype] for t in parts)
     return Cost("copy", 0.0, float(read + written), parts[0].dtype, written=float(written))
+
+
+def lists(call: Call) -> Cost | None:
+    """All tensors of the first list are read; the results are smaller and not counted."""
+    parts = call.arguments[0] if call.arguments else ()
+    if not parts:
+        return None
+    read = float(sum(t.bytes for t in parts))
+    return Cost("reduction", float(sum(t.elements for t in parts)), read, parts[0].dtype, several=True)
+
+
+def ordered(call: Call) -> Cost | None:
+    """x in; its values in order and their places, 8 bytes each, out."""
+    x = call.tensor(0)
+    if not x:
+        return None
+    moved = float(x.bytes + x.elements * (BYTES[x.dtype] + 8))
+    return Cost("reduction", float(x.elements), moved, x.dtype, several=True)
+
+
+def scattered(index: int, source: int) -> Callable[[Call], Cost | None]:
+    """Elements of the source go where the index says: each is read and written, and the index is read."""
+
+    def cost(call: Call) -> Cost | None:
+        found = call.tensors(0, index, source)
+        if not found:
+            return None
+        into, picks, values = found
+        moved = float(picks.bytes + values.bytes + values.elements * BYTES[into.dtype])
+        return Cost("embedding", float(values.elements), moved, into.dtype, several=True)
+
+    return cost
+
+
+def index_put(call: Call) -> Cost | None:
+    """self, a list of indices, values: as `scattered`, with rows of self for indices of its first dimensions."""
+    into, values = call.tensor(0), call.tensor(2)
+    picks = call.arguments[1] if len(call.arguments) > 2 else ()
+    if not into or not values or not picks or len(picks) > len(into.shape) or any(t.dtype == "bool" for t in picks):
+        return None
+    written = prod(broadcast(picks)) * prod(into.shape[len(picks) :]) * BYTES[into.dtype]
+    moved = float(sum(t.bytes for t in picks) + values.bytes + written)
+    return Cost("embedding", float(values.elements), moved, into.dtype, several=True)
+
+
+def bags(call: Call) -> Cost | None:
+    """table[V,D], indices, offsets: one row of the table for each index, summed to one for each offset."""
+    found = call.tensors(0, 1, 2)
+    if not found or len(found[0].shape) != 2:
+        return None
+    table, picks, offsets = found
+    row = table.shape[1] * BYTES[table.dtype]
+    written = float(offsets.elements * row)
+    moved = min(float(picks.elements * row), float(table.bytes)) + picks.bytes + offsets.bytes + written
+    return Cost("embedding", float(picks.elements * table.shape[1]), moved, table.dtype, written=written)
+
+
+def sampled(call: Call) -> Cost | None:
+    """x[N,C,H,W], grid[N,Ho,Wo,2]: a result [N,C,Ho,Wo]; of x no more than four places for each of the result's."""
+    found = call.tensors(0, 1)
+    if not found or len(found[0].shape) != 4 or len(found[1].shape) != 4:
+        return None
+    x, grid = found
+    out = x.shape[0] * x.shape[1] * prod(grid.shape[1:3]) * BYTES[x.dtype]
+    return Cost("elementwise", 8.0 * out / BYTES[x.dtype], float(min(x.bytes, 4 * out) + grid.bytes + out), x.dtype)
+
+
+def gate(call: Call) -> Cost | None:
+    """x[…,2D]: one half through a gate that the other one is."""
+    x = call.tensor(0)
+    return (
+        Cost("elementwise", float(x.elements), float(x.bytes + x.elements // 2 * BYTES[x.dtype]), x.dtype)
+        if x
+        else None
+    )
+
+
+def quantized(call: Call) -> Cost | None:
+    """x in, its numbers in 8 bits out; scales are few."""
+    x = call.tensor(0)
+    return Cost("elementwise", float(x.elements), float(x.bytes + x.elements), x.dtype, several=True) if x else None
+
+
+def picked_loss(call: Call) -> Cost | None:
+    """x[N,C], target[N]: one element of each row."""
+    found = call.tensors(0, 1)
+    if not found:
+        return None
+    x, target = found
+    return Cost("reduction", float(target.elements), float(target.bytes + target.elements * BYTES[x.dtype]), x.dtype)
 
 
 def reduction(call: Call) -> Cost | None:

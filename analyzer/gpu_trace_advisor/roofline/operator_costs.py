@@ -52,6 +52,9 @@ FORMULAS: dict[str, Formula] = {
     "_scaled_dot_product_cudnn_attention_backward": f.attention(1, 14, heads_first=True, backward=True),
     "_flash_attn_backward": f.attention(1, 11, heads_first=False, backward=True),
     "_flash_attn_varlen_backward": f.attention(1, 15, heads_first=False, backward=True),
+    "mha_fwd": f.attention(0, 5, heads_first=False), "fmha_v3_fwd": f.attention(0, 5, heads_first=False),
+    "mha_bwd": f.attention(1, 8, heads_first=False, backward=True),
+    "fmha_v3_bwd": f.attention(1, 8, heads_first=False, backward=True),
     "unified_attention_with_output": f.unified_attention, "unified_attention": f.unified_attention,
     "_conv_depthwise2d": f.depthwise_convolution, "conv_depthwise3d": f.depthwise_convolution,
     "cutlass_scaled_fp4_mm": f.packed_product, "_weight_int4pack_mm": f.int4_product,
@@ -83,6 +86,26 @@ FORMULAS: dict[str, Formula] = {
     "_fused_dropout": t.dropout,
     "embedding": t.rows_of_table(1), "index_select": t.rows_of_table(2, 1), "gather": t.gather, "index": t.index,
     "embedding_dense_backward": t.embedding_backward, "nll_loss_backward": t.nll_backward,
+    "topk": t.spread(t.reduction), "sort": t.ordered, "argsort": t.ordered, "kthvalue": t.spread(t.reduction),
+    "median": t.spread(t.reduction), "multinomial": t.spread(t.reduction), "bincount": t.spread(t.reduction),
+    "_unique2": t.spread(t.reduction), "masked_select": t.spread(t.outward("reduction", 0, 1, work=1.0)),
+    "cumprod": t.same_shape("reduction", work=1.0), "logcumsumexp": t.same_shape("reduction", work=1.0),
+    "dot": t.outward("reduction", 0, 1, work=1.0), "_foreach_norm": t.lists, "nll_loss_forward": t.picked_loss,
+    "_amp_foreach_non_finite_check_and_unscale_": t.foreach(1),
+    "scatter_": t.scattered(2, 3), "scatter_add_": t.scattered(2, 3), "index_add_": t.scattered(2, 3),
+    "index_copy_": t.scattered(2, 3), "index_put_": t.index_put, "_index_put_impl_": t.index_put,
+    "normal_": t.fill, "uniform_": t.fill, "bernoulli_": t.fill, "random_": t.fill, "exponential_": t.fill,
+    "_embedding_bag": t.bags, "_embedding_bag_forward_only": t.bags,
+    "grid_sampler_2d": t.sampled, "glu": t.gate, "reflection_pad2d": t.padded, "replication_pad2d": t.padded,
+    "avg_pool3d": t.pooled, "_adaptive_avg_pool3d": t.pooled,
+    "moe_sum": t.outward("reduction", 0, 1, work=1.0), "topk_softmax": t.outward("softmax", 0, 1, 2, 3),
+    "concat_and_cache_mla": t.outward("copy", 0, 1, work=0.0),
+    "sgl_per_token_group_quant_fp8": t.outward("elementwise", 0, 1, 2), "scaled_fp4_quant": t.outward("elementwise", 0, 1, 2),
+    "per_token_group_fp8_quant": t.outward("elementwise", 0, 1, 2), "quantize_fp8_tensorwise": t.quantized,
+    "gelu_new": t.outward("elementwise", 0, 1), "gelu_fast": t.outward("elementwise", 0, 1),
+    "gelu_quick": t.outward("elementwise", 0, 1), "fused_add_rmsnorm": t.add_norm, "gemma_fused_add_rmsnorm": t.add_norm,
+    "gemma_rmsnorm": t.outward("normalization", 0, 1),
+    "bounds_check_indices": t.spread(t.outward("reduction", 1, 2, work=1.0)), "permute_pooled_embs": t.over(0),
     "max_pool2d_with_indices": t.max_pooled, "max_pool3d_with_indices": t.max_pooled, "avg_pool2d": t.pooled,
     "_adaptive_avg_pool2d": t.pooled, "max_pool2d_with_indices_backward": t.max_pool_backward,
     "max_pool3d_with_indices_backward": t.max_pool_backward, "avg_pool2d_backward": t.like(0, result=1),
@@ -161,11 +184,19 @@ LOOKUP_BACKWARD = re.compile(r"CppNode<SplitLookupFunction_")
 MIXTURE = re.compile(r"fused_moe|fused_experts|moe_forward|cutlass_moe|ck_moe|asm_moe", re.I)
 
 
+AUTOGRAD: dict[str, Formula] = {
+    "FlashAttnFunc": f.attention(0, 5, heads_first=False), "LigerSiLUMulFunction": t.elementwise(2),
+}  # fmt: skip
+"""Python functions of autograd whose kernels no operator inside them launches."""
+
+
 def formula(operator: str) -> Formula | None:
     """The formula of an operator by its name without namespace; None for one that is not known."""
     scope, _, name = operator.rpartition("::")
     if not scope:
-        return t.generated(name) if name.startswith("triton_") else None
+        return t.generated(name) if name.startswith("triton_") else AUTOGRAD.get(name)
+    if name == "fwd" and scope in ("flash_attn_3", "_vllm_fa3_C"):
+        return f.attention(0, 24, heads_first=False)  # FlashAttention 3
     if name == "rms_norm" and scope != "aten":  # out, x, weight
         return t.same_shape("normalization", 1, at=1)
     if name == "_foreach_copy_":
