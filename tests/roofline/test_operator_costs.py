@@ -585,3 +585,8 @@ def test_lists_have_the_type_of_the_kernel() -> None:
     dims, types = [[500, 64], [[100]], [100, 64]], [BF16, "TensorList", BF16]
     rows = worked("aten::index_put_", dims, types, kernel="index_put_kernel<OpaqueType<2>>")
     assert rows and rows.bytes == 2 * 100 + (2 + 2) * 6400
+    unrecorded = worked("aten::_index_put_impl_", [[16, 27, 27], [], [16, 351]], [FP32, "", FP32])
+    assert unrecorded and unrecorded.bytes == 2 * 4 * 16 * 351
+    numbers = "void at::native::CatArrayBatchedCopy<long, unsigned int, 2, 128, 1>(long*)"
+    joined = worked("aten::cat", [[[100], [28]], []], ["TensorList", "Scalar"], kernel=numbers)
+    assert joined and joined.bytes == 2 * 8 * 128

@@ -156,12 +156,14 @@ def scattered(index: int, source: int) -> Callable[[Call], Cost | None]:
 
 
 def index_put(call: Call) -> Cost | None:
-    """self, a list of indices, values: as `scattered`, with rows of self for indices of its first dimensions."""
+    """self, a list of indices, values: as `scattered`, with rows of self for indices of its first dimensions. Where the list
+    was not recorded, only the values are known to move."""
     into, values = call.tensor(0), call.tensor(2)
     picks = call.arguments[1] if len(call.arguments) > 2 else ()
-    if not into or not values or not picks or len(picks) > len(into.shape) or any(t.dtype == "bool" for t in picks):
+    if not into or not values or len(picks) > len(into.shape) or any(t.dtype == "bool" for t in picks):
         return None
-    written = prod(broadcast(picks)) * prod(into.shape[len(picks) :]) * BYTES[into.dtype]
+    rows = prod(broadcast(picks)) * prod(into.shape[len(picks) :]) if picks else values.elements
+    written = rows * BYTES[into.dtype]
     moved = float(sum(t.bytes for t in picks) + values.bytes + written)
     return Cost("embedding", float(values.elements), moved, into.dtype, several=True)
 

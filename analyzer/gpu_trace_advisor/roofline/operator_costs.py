@@ -163,6 +163,8 @@ WINOGRAD_LEAST = 0.25
 """Of the definition's products: F(4x4, 3x3) needs 36 for 16 results of 9 (Lavin and Gray 2015). Fourier's are not known."""
 
 SPELLINGS = (
+    ("int64", re.compile(r"CatArrayBatchedCopy\w*<(?:long|int64_t)")),
+    ("int32", re.compile(r"CatArrayBatchedCopy\w*<(?:int|int32_t),")),
     ("bf16", re.compile(r"bfloat16|bf16|_BBS_|__nv_bfloat", re.I)),
     ("fp16", re.compile(r"c10::Half|__half|fp16|f16f16|_HHS_|hgemm|h\d+gemm", re.I)),
     ("fp64", re.compile(r"double|dgemm")),
