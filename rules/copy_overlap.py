@@ -19,6 +19,8 @@ from gpu_trace_advisor.units import duration, moved_at, share
 FROM = 0.05  # of the wall: a stream of its own and double buffers are work
 FAST = 0.5  # share of the link's rate from which pinning alone gives nothing
 OFFLOAD = 0.5  # of the wall in copies to the device: more than inputs ever need
+BACK = 0.25  # of what was fetched: whoever brings more back works on data, not with weights
+SEVERAL = 3  # copies to the device a repeat: fewer are its inputs
 RECUR = 0.5  # share of distinct sizes among the copies; the same tensors come again and again below it
 
 
@@ -117,7 +119,7 @@ def copy_overlap(view: DeviceWindow) -> Iterator[Claim]:
     mine = view.operations[np.isin(timeline.op_class[view.operations], classes)]
     size, ns = view.trace.bytes[timeline.row[mine]], int(timeline.length[mine].sum())
     total = int(size[size > 0].sum())
-    weights = _offloaded(view, exposed, size)
+    weights = _offloaded(view, exposed, mine)
     yield Claim(
         message=f"{directions(timeline.op_class[mine])}, {moved_at(total, ns)}: {share(exposed, window.wall_ns)} of the wall "
         f"({duration(exposed)}) that no kernel hides"
@@ -149,10 +151,15 @@ def _fast_pageable(view: DeviceWindow) -> bool:
     return ns > 0 and int(size[size > 0].sum()) / ns * 1e9 > FAST * link
 
 
-def _offloaded(view: DeviceWindow, exposed: int, size: Int64) -> bool:
-    """The copies fill the wall and are of few sizes, and nothing trains."""
+def _offloaded(view: DeviceWindow, exposed: int, copies: Int64) -> bool:
+    """The copies fill the wall and are of few sizes, several come each time, hardly anything goes back, and nothing trains."""
+    timeline, size = view.timeline, view.trace.bytes[view.timeline.row[copies]]
     recurs = len(size) >= 4 and len(ascending(size)) <= RECUR * len(size) and bool((size > 0).all())
-    return recurs and exposed > OFFLOAD * view.window.wall_ns and view.phase.name != "training"
+    fetched = np.isin(timeline.op_class[copies], copy_classes("HtoD"))
+    one_way = size[~fetched].sum() <= BACK * size[fetched].sum()
+    several = fetched.sum() >= SEVERAL * max(view.repetition.count, 1)
+    fills = exposed > OFFLOAD * view.window.wall_ns
+    return bool(recurs and fills and one_way and several) and view.phase.name != "training"
 
 
 def _resident(copies: Int64) -> Fix:

@@ -225,8 +225,8 @@ def _pinning_helps(view: DeviceWindow, copies: Int64) -> bool:
 def _how(view: DeviceWindow) -> str:
     if not is_pytorch(view.trace):
         return (
-            "Pin the host buffers (cudaMallocHost, or cudaHostRegister once), then cudaMemcpyAsync on a stream; without "
-            "pinned memory it is no more asynchronous than cudaMemcpy."
+            "Keep on the device what the host only passes on. Pin the other host buffers (cudaMallocHost, or cudaHostRegister "
+            "once), then cudaMemcpyAsync on a stream; without pinned memory it is no more asynchronous than cudaMemcpy."
         )
     loads = bool((view.timeline.host.doing == HostActivity.DATALOADER).any())
     pins = "DataLoader(pin_memory=True)" if loads else "tensor.pin_memory() once for each buffer that is used again"

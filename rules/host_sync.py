@@ -13,9 +13,10 @@ from gpu_trace_advisor.replay.fixes import FIXES, plain_synchronisations
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_rows, running
 from gpu_trace_advisor.rulekit.host.measurement_syncs import measures
-from gpu_trace_advisor.rulekit.rule import Claim, case, rule
+from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.timelines.device import SKEW_NS
 from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share, times
 
 REFILLING = ("framework", "python", "launch-call")  # what a queue behind the call would have hidden
@@ -152,15 +153,14 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
     inside = f" in {trace.label(operator)}" if operator >= 0 else ""
     steps = view.repetition.count
     unit = "repeat" if view.repetition.inferred else "step"
-    rate = f", {len(rows) / steps:.3g} a {unit}," if 1 < steps <= len(rows) else ""
+    rate = f", {len(rows) / steps:.3g} a {unit}," if 1 < steps < 2 * len(rows) else ""
     meanwhile = running(view, RUNNING, refills, lost // 2)
     runs = f"; meanwhile the host runs {meanwhile}" if meanwhile else ""
     yield Claim(
         message=f"The host waits for the GPU {times(len(rows))} ({evidence.what}{inside}){rate} and leaves it without work "
         f"for {share(lost, window.wall_ns)} of the wall ({duration(lost)}){runs}.",
         named=named,
-        how=f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
-        "read it every N steps, or copy it non_blocking into pinned memory and read it one step later.",
+        how=_how(view, evidence),
         fix=replace(
             FIXES["host-sync"],
             low=_without(plain_synchronisations, measuring),
@@ -171,6 +171,18 @@ def host_sync(view: DeviceWindow) -> Iterator[Claim]:
         formula=f"idle time inside the calls and until the next operation, no longer than they waited, "
         f"{lost / 1e6:,.3f} ms; a serial part of 1 % alone "
         f"limits 64 GPUs to {value('ai-serial-fraction', 's1'):g} times one",
+    )
+
+
+def _how(view: DeviceWindow, evidence: Evidence) -> str:
+    if is_pytorch(view.trace):
+        return (
+            f"Remove or postpone the wait{' at ' + evidence.python if evidence.python else ''}: keep the value on the GPU, "
+            "read it every N steps, or copy it non_blocking into pinned memory and read it one step later."
+        )
+    return (
+        "Remove the wait where the host reads nothing: operations of a stream run in order, and cudaStreamWaitEvent orders "
+        "streams. Read results later, from pinned memory, after cudaEventSynchronize."
     )
 
 

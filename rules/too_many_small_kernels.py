@@ -10,6 +10,7 @@ from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.trace.kernel_names import kernel_class
 from gpu_trace_advisor.trace.lookup import named
 from gpu_trace_advisor.trace.model import Int64
+from gpu_trace_advisor.trace.software import is_pytorch
 from gpu_trace_advisor.units import duration, share
 
 SMALL_NS = 10_000  # a kernel this short costs about as much to launch as it runs
@@ -106,10 +107,12 @@ def too_many_small_kernels(view: DeviceWindow) -> Iterator[Claim]:
     steps = max(view.repetition.count, 1)
     yield Claim(
         message=f"{len(on):,} kernels, {len(on) / steps:,.0f} a step, run for {np.median(length) / 1e3:.1f} µs "
-        f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({duration(gaps)}). A layer needs "
-        f"{low:.0f} to {high:.0f} kernels.",
+        f"(median); the pauses between small ones take {share(gaps, wall)} of the wall ({duration(gaps)})."
+        + (f" A layer needs {low:.0f} to {high:.0f} kernels." if is_pytorch(view.trace) else ""),
         named={"queued-gap": gaps},
-        how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work.",
+        how="Merge operators (one QKV projection, fused or foreach optimizers, torch.compile), or give each kernel more work."
+        if is_pytorch(view.trace)
+        else "Make one kernel of those that follow each other on the same data, or give each more work.",
         fix=Fix(
             "fewer-kernels", "neighbouring small kernels are merged", merged, merged,
             assumes=(f"every {FEWER} neighbouring small kernels become one that takes as long as both",), low_share=0.5,

@@ -23,6 +23,7 @@ from gpu_trace_advisor.units import duration, share
 
 UNRECORDED_SHARE = 0.01  # of the wall; less is not worth the first word
 WARM_STEPS = 2  # so many warm steps are enough to speak of
+NEVER_WARM = 5  # cold steps: after so many a program would be warm
 COLD_SHARE = 0.20  # start-up causes above this share of the wall: the trace shows a cold start
 CUT_NS = 1_000_000  # a submitted operation that waits this long for nothing recorded
 THINNED = 100  # ids for each recorded call; whole recordings have up to 40
@@ -246,7 +247,7 @@ def _late(found: Unexplained, window: Window) -> Note | None:
 
 def cold(attribution: Attribution, window: Window, steps: Sequence[Step]) -> Note | None:
     """A cold start: start-up causes take much of the window, and no two of its steps are warm. Where each of several steps
-    has them, that is no start but what is wrong with the program."""
+    has them, or one after the other, that is no start but what is wrong with the program."""
     start_up = _start_up(attribution, window.start_ns, window.end_ns)
     if not start_up or start_up < COLD_SHARE * window.wall_ns:
         return None
@@ -254,7 +255,8 @@ def cold(attribution: Attribution, window: Window, steps: Sequence[Step]) -> Not
     warm = [
         _start_up(attribution, step.start_ns, step.end_ns) < COLD_SHARE * (step.end_ns - step.start_ns) for step in kept
     ]
-    if sum(warm) >= WARM_STEPS or (len(kept) > WARM_STEPS and not any(warm)):
+    each = len(kept) > WARM_STEPS and not any(warm)
+    if sum(warm) >= WARM_STEPS or each or len(kept) - sum(warm) >= NEVER_WARM:
         return None
     return Note(
         "cold",

@@ -15,7 +15,7 @@ from gpu_trace_advisor.columns.codes import counted, present
 from gpu_trace_advisor.columns.intervals import Intervals, holds, overlaps, remainder
 from gpu_trace_advisor.rulekit.rule import Evidence
 from gpu_trace_advisor.trace.kernel_names import readable
-from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64
+from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int64, Kind
 from gpu_trace_advisor.units import duration
 
 PLACES = 3  # first places shown: enough to find one in a viewer
@@ -55,8 +55,9 @@ def stretches(view: DeviceWindow, causes: Sequence[str], inside: Intervals | Non
         end = start + ns[mine]
         # A piece may be several records that do the same, named by the longest of them.
         host = part.side[mine] == HOST
-        several = host & (row != NONE) & (trace.start_ns[row] < end) & (trace.end_ns[row] > start)
-        runs = several | (~host & (row != NONE))
+        meets = (row != NONE) & (trace.start_ns[row] < end) & (trace.end_ns[row] > start)
+        several = host & meets & (trace.kind[row] != Kind.OS)
+        runs = meets | (~host & (row != NONE))
         yield Stretches(row[~several], runs[~several], start[~several], (end - start)[~several])
         for thread in present(trace.thread[row[several]]).tolist():
             at = np.flatnonzero(several & (trace.thread[row] == thread))
@@ -70,8 +71,9 @@ def _by_record(view: DeviceWindow, row: Index, pieces: Intervals, thread: int) -
         segments.row[found.right], np.ones(len(found.start), np.bool_), found.start, found.end - found.start
     )
     holes = remainder(pieces, found)
-    before = row[holes.left]
-    yield Stretches(before, np.zeros(len(before), np.bool_), holes.start, holes.end - holes.start)
+    last = row[holes.left]
+    runs = (view.trace.start_ns[last] < holes.end) & (view.trace.end_ns[last] > holes.start)
+    yield Stretches(last, runs, holes.start, holes.end - holes.start)
 
 
 def of_causes(view: DeviceWindow, *causes: str, names: int = 3) -> tuple[Evidence, ...]:
