@@ -11,7 +11,7 @@ from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.lookup import distinct_rows
 from gpu_trace_advisor.trace.model import NONE, Int64
 from gpu_trace_advisor.trace.software import is_pytorch
-from gpu_trace_advisor.units import duration, percent, share
+from gpu_trace_advisor.units import count_of, duration, percent, share
 
 STAYS = 0.5  # pessimistic, without shapes: of what the other kernels of a chain take this part stays
 
@@ -125,8 +125,8 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
     shapes = bool(view.inkernel.avoidable.any())
     operators = operators_of(view, best.places[0])
     yield Claim(
-        message=f"{sum(map(len, runs)):,} chains of {len(found)} kinds take {share(lost, view.window.wall_ns)} of the wall "
-        f"({duration(lost)}). The costliest, {len(best.places)} times, {duration(best.ns)}: {' → '.join(best.names)}"
+        message=f"{sum(map(len, runs)):,} chains of {count_of(len(found), 'kind')} take {share(lost, view.window.wall_ns)} of "
+        f"the wall ({duration(lost)}). The costliest, {len(best.places)} times, {duration(best.ns)}: {' → '.join(best.names)}"
         + (f" (from {', '.join(operators)})." if operators else "."),
         ns=lost,
         how="torch.compile the module, or a fused kernel (Liger, Apex, own Triton) for the chains named here."

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.largest_loss import KERNELS
 from gpu_trace_advisor.analysis.largest_loss import largest_loss as find_loss
-from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL, phrase
+from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL, WAITING, phrase
 from gpu_trace_advisor.columns.intervals import clip, total
 from gpu_trace_advisor.rulekit.evidence import mostly, of_causes, of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
@@ -110,7 +110,7 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
     known = evidence and evidence[0].count and evidence[0].what != "nothing recorded"
     rests = f", {mostly(evidence[0], most_ns)} × {evidence[0].count:,}" if known else ""
     yield Claim(
-        title=f"The largest loss: {CATEGORIES[category].phrase}",
+        title=f"The largest loss: {what if detail == WAITING else CATEGORIES[category].phrase}",
         message=f"{what[0].upper()}{what[1:]}: {share(most_ns, window.wall_ns)} of the wall "
         f"({duration(most_ns)}){rests}. No rule knows a change that would give it back.",
         named=named,
@@ -122,6 +122,11 @@ def largest_loss(view: DeviceWindow) -> Iterator[Claim]:
 
 
 def _how(view: DeviceWindow, cause: str, detail: str) -> str:
+    if detail == WAITING:
+        return (
+            "Look at what it waits for: without requests a server idles by nature; what another thread or process prepares "
+            "can be prepared ahead."
+        )
     if detail == SYSTEM_CALL:
         return f"Look at what makes these system calls (a lock, a file, printing, waiting for another process): {NSYS}."
     if cause == "host-unknown":

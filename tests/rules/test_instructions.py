@@ -55,7 +55,7 @@ PYTHON = """
     s7   .......aa.........bb
     P: {frame}
     repeat: 4
-    scale: 100us
+    scale: 10us
 """
 
 

@@ -126,3 +126,19 @@ def test_who_recorded_shapes_is_not_told_to() -> None:
 
     assert "record_shapes" in said()
     assert "record_shapes" not in said(**{"Input Dims": "[[4096, 64]]", "Input type": '["float"]'})
+
+
+def test_a_thread_that_waits_for_a_request_is_said_to_wait() -> None:
+    """4 of 5 ms the server waits in `queue.get`; stacks were recorded, and nobody is told to record them."""
+    events: list[Event] = []
+    for i in range(STEPS):
+        at = 5000 * i
+        events += [frame("queue.py(154): get", at, at + 4000),
+                   frame("<method 'acquire' of '_thread.lock' objects>", at + 1, at + 3999),
+                   *launched(at + 4000, i + 1, at + 4015, at + 5000)]  # fmt: skip
+    given = advice(*events)
+    found = finding(given, "largest-loss")
+    assert found.title == "The largest loss: the host waiting for something else"
+    assert "acquire" in found.message and "without requests a server idles by nature" in found.how
+    assert "the host waited for something else" in given.verdict
+    assert not any("with_stack" in text for text in (given.verdict, found.how))

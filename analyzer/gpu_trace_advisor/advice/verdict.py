@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_trace_advisor.advice.model import DeviceAdvice, HostAdvice, WhatIf
 from gpu_trace_advisor.analysis.largest_loss import BUSY_ENOUGH, KERNELS, largest_loss
-from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL
+from gpu_trace_advisor.attribution.causes import CATEGORIES, SYSTEM_CALL, WAITING
 from gpu_trace_advisor.ranks.model import RankRow, RankSet
 from gpu_trace_advisor.trace.model import Note
 from gpu_trace_advisor.units import duration, share
@@ -140,9 +140,11 @@ def not_recorded(device: DeviceAdvice) -> str:
                 return late
             return f"{late}, or the host did what was not recorded: {record_host(device)}"
         return f"the GPU waited for what was not recorded: {RECORD_DEVICE}"
-    called = sum(item.ns for item in device.attribution if item.detail == SYSTEM_CALL)
+    called, waited = (sum(i.ns for i in device.attribution if i.detail == detail) for detail in (SYSTEM_CALL, WAITING))
     if 2 * called > device.ns_of("host-unknown"):
         return f"the host was inside system calls: look at them, and {record_host(device)}"
+    if 2 * waited > device.ns_of("host-unknown"):
+        return "the host waited for something else (a queue, a lock, a request): see what it waits for"
     return f"the host did what was not recorded: {record_host(device)}"
 
 

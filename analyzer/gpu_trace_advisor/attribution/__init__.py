@@ -42,7 +42,17 @@ from typing import NamedTuple
 import numpy as np
 
 from gpu_trace_advisor.attribution.calls import LongCalls
-from gpu_trace_advisor.attribution.causes import BLOCKING_COPY, CAUSES, CODE, IDLE, SYNC, SYSTEM_CALL, label, phrase
+from gpu_trace_advisor.attribution.causes import (
+    BLOCKING_COPY,
+    CAUSES,
+    CODE,
+    IDLE,
+    SYNC,
+    SYSTEM_CALL,
+    WAITING,
+    label,
+    phrase,
+)
 from gpu_trace_advisor.attribution.polling import Polls
 from gpu_trace_advisor.columns.compact import blocks, where
 from gpu_trace_advisor.columns.durations import Nanoseconds
@@ -60,11 +70,12 @@ from gpu_trace_advisor.timelines.device import (
     Timeline,
     exposed,
 )
+from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import NONE, Bool, Index, Int8, Int64, Kind
 
 SIDES = ("host", "submitted", "unlinked")
 HOST, SUBMITTED, UNLINKED = range(3)
-DETAILS = ("", SYNC, BLOCKING_COPY, SYSTEM_CALL)
+DETAILS = ("", SYNC, BLOCKING_COPY, SYSTEM_CALL, WAITING)
 START_UP = ("module-load", "allocator", "compile")
 # Causes that a draining synchronisation may stand behind: what the host does to refill the queue.
 GENERIC = tuple(CODE[cause] for cause in ("framework", "python", "launch-call", "host-unknown"))
@@ -252,7 +263,7 @@ class Attribution:
 
     def _idle_totals(self, start: int, end: int) -> Int64:
         """ns of idle time in [start, end) by cause, side, grade and detail, as one number."""
-        kind = self.timeline.trace.kind
+        kind, doing = self.timeline.trace.kind, self.timeline.host.doing
         copies = self.blocking.row[self.blocking.is_copy & ~self.blocking.reads]
         totals = np.zeros(len(IDLE) * 3 * 2 * len(DETAILS), np.int64)
         for part, ns in self.pieces.clipped(start, end):
@@ -262,7 +273,9 @@ class Attribution:
             detail = (
                 np.where(waits, 1 + np.isin(part.row[at], copies), 0) if waits.any() else np.zeros(len(at), np.int64)
             )
-            detail[(cause == CODE["host-unknown"]) & (part.row[at] != NONE) & (kind[part.row[at]] == Kind.OS)] = 3
+            unknown = (cause == CODE["host-unknown"]) & (part.row[at] != NONE)
+            detail[unknown & (kind[part.row[at]] == Kind.OS)] = DETAILS.index(SYSTEM_CALL)
+            detail[unknown & (doing[part.row[at]] == HostActivity.WAITING)] = DETAILS.index(WAITING)
             key = ((cause * 3 + part.side[at]) * 2 + part.modelled[at]) * len(DETAILS) + detail
             np.add.at(totals, key, ns[at])
         return totals

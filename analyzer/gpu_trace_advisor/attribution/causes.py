@@ -212,7 +212,8 @@ CAUSES = {
         ),
         Cause(
             "host-unknown", "idle", "unattributed", "host work not recorded", "the host doing what was not recorded",
-            "Nothing was launched, and no record says what the launching thread did; at most in which system call it was.",
+            "Nothing was launched, and no record says what the launching thread did; at most in which system call it was, or for "
+            "which lock or queue it waited.",
             "Measured: idle time before the next launch without a record of its thread.",
         ),
         Cause(
@@ -236,6 +237,8 @@ def label(cause: str, detail: str = "") -> str:
         return "host sync: blocking copies"
     if cause == "host-unknown" and detail == SYSTEM_CALL:
         return "host: system calls"
+    if cause == "host-unknown" and detail == WAITING:
+        return "host: waiting"
     return CAUSES[cause].label
 
 
@@ -247,8 +250,11 @@ def phrase(cause: str, detail: str = "") -> str:
         return "the GPU drained by blocking copies"
     if cause == "host-unknown" and detail == SYSTEM_CALL:
         return "the host inside system calls"
+    if cause == "host-unknown" and detail == WAITING:
+        return "the host waiting for something else"
     return CAUSES[cause].phrase
 
 
 SYNC, BLOCKING_COPY = "sync", "blocking copy"  # what drained the GPU, as the detail of host-sync says it
 SYSTEM_CALL = "system call"  # detail of host-unknown: a record of the operating system's calls says where, if not why
+WAITING = "waiting"  # likewise: a function of Python that waits for a lock, a queue or the clock

@@ -30,14 +30,15 @@ class LongFunction:
 def long_functions(view: DeviceWindow) -> list[LongFunction]:
     """Those of the window, most time first.
 
-    What lies between operators of no frame rests on the record before it, which says nothing of a function.
+    What lies between operators of no frame rests on the record before it, which says nothing of a function; a module's
+    own record stands for all that the model does there.
     """
-    doing = view.timeline.host.doing
-    found = [
-        (one.row[mine], one.start[mine], one.ns[mine])
-        for one in stretches(view, ["python"])
-        if len(mine := np.flatnonzero(one.runs & np.isin(doing[one.row], (HostActivity.PYTHON, HostActivity.RANGE))))
-    ]
+    doing, module = view.timeline.host.doing, view.timeline.host.module
+    found = []
+    for one in stretches(view, ["python"]):
+        function = np.isin(doing[one.row], (HostActivity.PYTHON, HostActivity.RANGE)) & (module[one.row] != one.row)
+        mine = np.flatnonzero(one.runs & function)
+        found += [(one.row[mine], one.start[mine], one.ns[mine])] * bool(len(mine))
     if not found:
         return []
     row, start, ns = (np.concatenate(columns) for columns in zip(*found, strict=True))
