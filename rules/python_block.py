@@ -61,7 +61,7 @@ def python_block(view: DeviceWindow) -> Iterator[Claim]:
 
     How to verify: record again; the functions named here take less of the GPU's idle time.
 
-    When it must not fire: queued work hides them, or none takes 3 % of the wall, 100 µs at a time.
+    When it must not fire: queued work hides them, or none takes 3 % of the wall, 50 µs at a time.
     """
     found = long_functions(view)
     if not found:

@@ -12,7 +12,7 @@ from gpu_trace_advisor.timelines.host import HostActivity
 from gpu_trace_advisor.trace.model import Index, Int64
 
 FROM = 0.03  # of the wall in one function: less is not worth a line of its own
-LONG_NS = 100_000  # on average: shorter stretches are what Python does between the launches
+LONG_NS = 50_000  # on average: shorter stretches are what Python does between the launches
 MOST = 3  # are told
 
 
