@@ -29,14 +29,14 @@ STAYS = 0.5  # pessimistic part of Python's time that can be taken away: some of
         host PPPPP.a.PPPPPPPP.b.
         s7   .......aa.........bb
         repeat: 4
-        scale: 10us
+        scale: 5us
         """,
         """
         host PPPPPPPPaPPPPPPPPbPPPPPPPPc
         s7   .........a........b........c
         P: train.py(40): augment
         repeat: 4
-        scale: 10us
+        scale: 5us
         """,
     ),
     quiet=(

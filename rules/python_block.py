@@ -44,7 +44,7 @@ STAYS = 0.5  # pessimistic part of their time that the program needs
         s7   ......aaa.....bbbbbb
         P: model.py(88): forward
         repeat: 4
-        scale: 10us
+        scale: 5us
         """,
             "A little before each launch: Python in general, which has a rule of its own.",
         ),

@@ -55,7 +55,7 @@ PYTHON = """
     s7   .......aa.........bb
     P: {frame}
     repeat: 4
-    scale: 10us
+    scale: 5us
 """
 
 
