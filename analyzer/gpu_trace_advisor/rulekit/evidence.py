@@ -41,6 +41,8 @@ class Stretches(NamedTuple):
     """[k] the record runs meanwhile; else it is over."""
     start: Int64
     ns: Int64
+    whole: Int64
+    """[k] ns of what it was cut from: idle time in which the host did the same all along."""
 
 
 def stretches(view: DeviceWindow, causes: Sequence[str], inside: Intervals | None = None) -> Iterator[Stretches]:
@@ -58,22 +60,22 @@ def stretches(view: DeviceWindow, causes: Sequence[str], inside: Intervals | Non
         meets = (row != NONE) & (trace.start_ns[row] < end) & (trace.end_ns[row] > start)
         several = host & meets & (trace.kind[row] != Kind.OS)
         runs = meets | (~host & (row != NONE))
-        yield Stretches(row[~several], runs[~several], start[~several], (end - start)[~several])
+        one = ~several
+        yield Stretches(row[one], runs[one], start[one], (end - start)[one], (end - start)[one])
         for thread in present(trace.thread[row[several]]).tolist():
             at = np.flatnonzero(several & (trace.thread[row] == thread))
             yield from _by_record(view, row[at], Intervals(start[at], end[at]), thread)
 
 
 def _by_record(view: DeviceWindow, row: Index, pieces: Intervals, thread: int) -> Iterator[Stretches]:
-    segments = view.timeline.host.segments[thread]
+    segments, whole = view.timeline.host.segments[thread], pieces.end - pieces.start
     found = overlaps(pieces, segments.span)
-    yield Stretches(
-        segments.row[found.right], np.ones(len(found.start), np.bool_), found.start, found.end - found.start
-    )
+    runs = np.ones(len(found.start), np.bool_)
+    yield Stretches(segments.row[found.right], runs, found.start, found.end - found.start, whole[found.left])
     holes = remainder(pieces, found)
     last = row[holes.left]
     runs = (view.trace.start_ns[last] < holes.end) & (view.trace.end_ns[last] > holes.start)
-    yield Stretches(last, runs, holes.start, holes.end - holes.start)
+    yield Stretches(last, runs, holes.start, holes.end - holes.start, whole[holes.left])
 
 
 def of_causes(view: DeviceWindow, *causes: str, names: int = 3) -> tuple[Evidence, ...]:

@@ -9,10 +9,10 @@ from gpu_trace_advisor.columns.codes import numbered
 from gpu_trace_advisor.rulekit.evidence import stretches
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.timelines.host import HostActivity
-from gpu_trace_advisor.trace.model import Index, Int64
+from gpu_trace_advisor.trace.model import NONE, Index, Int64
 
 FROM = 0.03  # of the wall in one function: less is not worth a line of its own
-LONG_NS = 50_000  # on average: shorter stretches are what Python does between the launches
+LONG_NS = 50_000  # without anything else: shorter ones are what Python does between the launches
 MOST = 3  # are told
 
 
@@ -37,7 +37,8 @@ def long_functions(view: DeviceWindow) -> list[LongFunction]:
     found = []
     for one in stretches(view, ["python"]):
         function = np.isin(doing[one.row], (HostActivity.PYTHON, HostActivity.RANGE)) & (module[one.row] != one.row)
-        mine = np.flatnonzero(one.runs & function)
+        length = np.where(module[one.row] == NONE, one.whole, one.ns)  # inside a model calls follow each other
+        mine = np.flatnonzero(one.runs & function & (length >= LONG_NS))
         found += [(one.row[mine], one.start[mine], one.ns[mine])] * bool(len(mine))
     if not found:
         return []
@@ -49,5 +50,5 @@ def long_functions(view: DeviceWindow) -> list[LongFunction]:
     return [
         LongFunction(row[mine], start[mine], ns[mine], bool(doing[row[mine][0]] == HostActivity.RANGE))
         for mine in most
-        if ns[mine].sum() >= FROM * view.window.wall_ns and ns[mine].mean() >= LONG_NS
+        if ns[mine].sum() >= FROM * view.window.wall_ns
     ]
