@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -82,10 +82,13 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
         )
     taken: dict[int, RankSummary] = {}
     nameless, doubled, beside = [], [], []
+    alike: dict[tuple[str, int | None], list[RankSummary]] = defaultdict(list)
     for summary in summaries:
-        if any(summary is stranger for stranger in strangers):
+        alike[summary.local, summary.rank].append(summary)
+    for summary in summaries:
+        if summary.world not in (None, world):
             continue
-        same = [s for s in summaries if s.local == summary.local and s.rank == summary.rank]
+        same = alike[summary.local, summary.rank] if summary.rank is not None else []
         meeting = [s for s in same if len(s.collectives)]
         if summary.rank is not None and len(same) > 1 and len(meeting) == 1 and summary is not meeting[0]:
             beside.append(summary)
@@ -104,8 +107,8 @@ def number(summaries: Sequence[RankSummary]) -> Numbered:
                 len(beside),
             )
         )
-    for summary in nameless:
-        taken[next(n for n in range(len(summaries) + 1) if n not in taken)] = summary
+    free = [n for n in range(len(summaries)) if n not in taken]
+    taken.update(zip(free, nameless, strict=False))
     if doubled:
         text = ", ".join(f"{s.file} (rank {s.rank})" for s in doubled[:8])
         notes.append(
@@ -156,8 +159,9 @@ def compare(summaries: Sequence[RankSummary], foreign: Sequence[RankSummary] = (
     alignment = align_ranks(numbered.summaries, matched)
     strange = np.flatnonzero(np.abs(alignment.drift) > DRIFT_OF_ANOTHER)
     if len(strange) and 2 * len(strange) < len(numbered.summaries):
-        others = [s for r, s in enumerate(numbered.summaries) if r in strange]
-        return compare([s for s in summaries if not any(s is other for other in others)], (*foreign, *others))
+        others = [numbered.summaries[row] for row in strange.tolist()]
+        left = set(map(id, others))
+        return compare([s for s in summaries if id(s) not in left], (*foreign, *others))
     if foreign:
         files = ", ".join(s.file for s in foreign[:8]) + (" …" if len(foreign) > 8 else "")
         text = f"of another run than the others, whose collectives come at other times, and not compared with them: {files}"
