@@ -590,3 +590,30 @@ def test_lists_have_the_type_of_the_kernel() -> None:
     numbers = "void at::native::CatArrayBatchedCopy<long, unsigned int, 2, 128, 1>(long*)"
     joined = worked("aten::cat", [[[100], [28]], []], ["TensorList", "Scalar"], kernel=numbers)
     assert joined and joined.bytes == 2 * 8 * 128
+
+
+def test_kernels_between_the_same_others_do_the_same_work() -> None:
+    """Two products share a kernel and a grid: what runs before and after tells which one an unlinked kernel is. The first one
+    and the last one of the recording lack a neighbour, and one between others than those known stays unknown."""
+    size: dict[str, Any] = {"grid": [4, 1, 1], "block": [128, 1, 1]}
+    wide, deep = [[64, 64], [64, 64]], [[64, 256], [256, 64]]
+    names = ("bf16_gemm", "silu_kernel", "bf16_gemm", "norm_kernel")
+    events, at, number = [], 0, 0
+    for linked in (False, True, True, False):
+        for i, name in enumerate(names):
+            number += 1
+            if linked and name == "bf16_gemm":
+                events += [
+                    shaped("aten::mm", at, at + 4, deep if i else wide, [BF16, BF16]),
+                    call(at + 1, at + 2, number),
+                ]
+            events.append(kernel(at + 5, at + 9, number, name, **size))
+            at += 10
+    events.append(kernel(at, at + 5, 99, "silu_kernel", **size))
+    events.append(kernel(at + 5, at + 9, 98, "bf16_gemm", **size))
+    one = timeline(*events)
+    found = operation_costs(one)
+    flops = [found.kinds[kind].flops if kind >= 0 else None for kind in found.kind.tolist()]
+    gemms = [work for work, row in zip(flops, one.row.tolist(), strict=True) if one.trace.label(row) == "bf16_gemm"]
+    small, large = 2 * 64**3, 2 * 64 * 256 * 64
+    assert gemms == [None, large, small, large, small, large, small, large, None]

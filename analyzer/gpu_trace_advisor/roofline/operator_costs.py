@@ -465,7 +465,7 @@ def _finds(pattern: re.Pattern[str], name: str) -> bool:
 
 def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: Bool) -> Bool:
     """Gives kernels without a known call (launches or operators not recorded, nodes of graphs) the cost of the same kernel
-    with the same grid and block, where all that are known have one; which ones got it."""
+    with the same grid and block, where all that are known have one, or all between the same kernels; which ones got it."""
     trace = timeline.trace
     borrowed = np.zeros(len(kind), np.bool_)
     on = np.flatnonzero(timeline.is_kernel & (timeline.op_class == COMPUTE) & ~helps)
@@ -477,19 +477,46 @@ def _borrow(timeline: Timeline, kind: Int32, share: NDArray[np.float64], helps: 
     if not len(on):
         return borrowed
     alike, which = distinct_rows([trace.name_code[timeline.row[on]], *sizes])
-    known = kind[on] != NONE
-    least, most = np.full(len(alike), np.iinfo(np.int32).max), np.full(len(alike), NONE)
-    np.minimum.at(least, which[known], kind[on[known]])
-    np.maximum.at(most, which[known], kind[on[known]])
-    example = np.full(len(alike), NONE)
-    example[which[known]] = on[known]
-    takes = ~known & (least[which] == most[which])
     written = np.array([any(size in trace.strings[row[1]] for size in "123456789") for row in alike], np.bool_)
-    takes &= written[which]  # zeros stand for grids that were not recorded
-    lender = example[which[takes]]
-    kind[on[takes]], share[on[takes]] = kind[lender], share[lender]
-    borrowed[on[takes]] = True
+    on, which = on[written[which]], which[written[which]]  # zeros stand for grids that were not recorded
+    order = np.lexsort((timeline.start[on], timeline.stream[on]))
+    on, which = on[order], which[order].astype(np.int64)
+    left = np.arange(len(on))
+    for far in range(1 + BETWEEN):
+        reach = [by for step in range(1, far + 1) for by in (step, -step)]
+        around = [which[left], *(_shifted(which, timeline.stream[on], by)[left] for by in reach)]
+        takes, lender = _agreeing(distinct_rows(around)[1], kind[on[left]])
+        takes, lender = on[left[takes]], on[left[lender]]
+        kind[takes], share[takes], borrowed[takes] = kind[lender], share[lender], True
+        # Those are left whose like some are known of and some are not.
+        unknown = kind[on] == NONE
+        left = np.flatnonzero(among(which, which[unknown]) & among(which, which[~unknown]))
+        if not len(left):
+            break
     return borrowed
+
+
+BETWEEN = 3  # kernels before and after one that tell which of several calls it was
+
+
+def _shifted(values: Int64, stream: Index, by: int) -> Int64:
+    """[k] the value so many places before (after where negative) on the same stream; -1 where there is none."""
+    found = np.full(len(values), NONE, np.int64)
+    to, of = (slice(by, None), slice(None, -by)) if by > 0 else (slice(None, by), slice(-by, None))
+    found[to] = np.where(stream[to] == stream[of], values[of], NONE)
+    return found
+
+
+def _agreeing(which: Index, kind: Int32) -> tuple[Int64, Int64]:
+    """The places of those that have no cost in a group where all that have one agree, and for each the place of one of them."""
+    count, known = int(which.max(initial=-1)) + 1, kind != NONE
+    least, most = np.full(count, np.iinfo(np.int32).max), np.full(count, NONE)
+    np.minimum.at(least, which[known], kind[known])
+    np.maximum.at(most, which[known], kind[known])
+    example = np.full(count, NONE)
+    example[which[known]] = np.flatnonzero(known)
+    takes = np.flatnonzero(~known & (least[which] == most[which]))
+    return takes, example[which[takes]]
 
 
 def main_kernels(
