@@ -9,7 +9,7 @@ A rule is one file, named like its id with underscores: here, or in a folder of 
 
     from gpu_trace_advisor.analysis.device_window import DeviceWindow
     from gpu_trace_advisor.rulekit.evidence import of_operations
-    from gpu_trace_advisor.rulekit.kernel_fixes import faster
+    from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
     from gpu_trace_advisor.rulekit.rule import Claim, case, rule
     from gpu_trace_advisor.units import duration, share
 
@@ -50,7 +50,7 @@ A rule is one file, named like its id with underscores: here, or in a folder of 
         When it must not fire: the kernels are rare.
         \"\"\"
         kernels = view.kernels("copy_layout")
-        lost, wall = int(view.time_of(kernels).sum()), view.window.wall_ns
+        lost, wall = running_time(view, kernels), view.window.wall_ns
         if lost > 0.1 * wall:
             yield Claim(
                 message=f"{len(kernels)} conversions take {duration(lost)}, {share(lost, wall)} of the wall.",

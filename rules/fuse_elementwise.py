@@ -6,7 +6,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.fusible_chains import Chain, operators_of, worth_fusing
-from gpu_trace_advisor.rulekit.kernel_fixes import one_each
+from gpu_trace_advisor.rulekit.kernel_fixes import one_each, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.lookup import distinct_rows
 from gpu_trace_advisor.trace.model import NONE, Int64
@@ -117,8 +117,8 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
     found = worth_fusing(view)
     if not found:
         return
-    lost = sum(chain.ns for chain in found)
     runs = [chain.places for chain in found]
+    lost = running_time(view, np.concatenate([places.ravel() for places in runs]))
     low, high = (np.concatenate(ns) for ns in zip(*(_priced(view, chain.places) for chain in found), strict=True))
     avoided = lost - int(low.sum())
     best = found[0]

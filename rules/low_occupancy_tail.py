@@ -4,7 +4,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import among, present
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster, less
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, less, running_time
 from gpu_trace_advisor.rulekit.kernel_rows import is_cut_badly, judged_rows, least_ns, operations, units_of
 from gpu_trace_advisor.rulekit.launch_size import nearly_empty
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
@@ -135,6 +135,7 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     on = on[~among(on, operations(view, [one for one in judged_rows(view) if is_cut_badly(view, one)]))]
     modelled = np.where(view.inkernel.modelled[on], view.inkernel.claims[0][on], 0.0)
     lost = np.minimum(idle[on] * view.time_of(on), np.maximum(view.time_of(on) - modelled, 0.0))
+    lost *= running_time(view, on) / max(int(view.time_of(on).sum()), 1)  # what several streams run at once counts once
     if lost.sum() < FROM * wall:
         return
     names = view.trace.name_code[timeline.row[on]]

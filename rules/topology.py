@@ -5,7 +5,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.ranks.collective_kinds import bus_factor
 from gpu_trace_advisor.reference.facts import value
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.kernel_fixes import faster
+from gpu_trace_advisor.rulekit.kernel_fixes import faster, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, case, rule
 from gpu_trace_advisor.rulekit.training_passes import all_reduces, communicating, in_backward
 from gpu_trace_advisor.timelines.device import copy_classes
@@ -155,7 +155,7 @@ def topology(view: DeviceWindow) -> Iterator[Claim]:
         return
     for on, speed, what in filter(None, (_split_layers(view), _copies(view))):
         wall = view.window.wall_ns
-        spent = int(view.time_of(on).sum())
+        spent = running_time(view, on)
         if spent < FROM * wall or not 0 < speed < FAST:
             continue
         network = value("ai-infiniband", "bw")

@@ -87,6 +87,28 @@ def test_a_kernel_that_began_before_the_window_counts_with_its_part_in_it() -> N
     assert tail.ns == 1_000_000 * 106 // 132
 
 
+AT_ONCE = """
+device H100
+kernel mul 100us grid=40 block=1024 "vectorized_elementwise_kernel_mul"
+kernel add 100us grid=40 block=1024 "vectorized_elementwise_kernel_add"
+kernel norm 100us grid=40 block=1024 "layer_norm_kernel"
+thread main:
+  steps 4 from=0:
+    op aten::mul 90us 2us:
+{launches}
+"""
+
+
+def test_what_streams_run_at_once_is_counted_once() -> None:
+    """The same chain of three kernels on four streams at the same time: a share of the wall is at most all of it."""
+    launches = "\n".join(f"      launch {name} stream={7 + i}" for name in ("mul", "add", "norm") for i in range(4))
+    trace = recording(simulate(language.parse(AT_ONCE.format(launches=launches), "at-once")))
+    given = advise_traces([trace])
+    found = {finding.rule: finding for finding in given.findings}
+    assert "fuse-elementwise" in found or "low-occupancy-tail" in found
+    assert not broken(given)
+
+
 @pytest.mark.parametrize("window", ["default", "gpu"])
 def test_random_programs(window: str) -> None:
     request = Request(window=None if window == "default" else window)
