@@ -1,13 +1,16 @@
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.summary import communication_ns
+from gpu_trace_advisor.ranks.collective_kinds import POINT_TO_POINT
 from gpu_trace_advisor.ranks.model import RankRow, RankSet
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.replay.fixes import FIXES
 from gpu_trace_advisor.rulekit.evidence import of_operations
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
+from gpu_trace_advisor.rulekit.training_passes import communicating, kinds_of
 from gpu_trace_advisor.timelines.device import COMMUNICATION
 from gpu_trace_advisor.units import count_of, duration, percent, share
 
@@ -116,8 +119,7 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
         f"({share(lost, window.wall_ns)} of the wall); {percent(low)} to {percent(high)} is usual in "
         "training." + (f" Bytes move in {duration(moving)} of it." if row else ""),
         named={"exposed-communication": moving},
-        how="Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
-        "async_op=True and a late wait.",
+        how=_how(view),
         fix=FIXES["communication-overlap"],
         evidence=(of_operations(view, mine),),
         formula=f"exposed {lost / 1e6:,.3f} ms of {whole / 1e6:,.3f} ms; a ring moves 2 (n-1)/n of the bytes over the link",
@@ -126,6 +128,24 @@ def comm_overlap(view: DeviceWindow) -> Iterator[Claim]:
     )
     longest = of_operations(view, mine[np.argsort(-timeline.length[mine])[:1]])
     yield _late(view.run, row, longest) if view.run and row else _question(lost, longest)
+
+
+def _how(view: DeviceWindow) -> str:
+    """By the kind that most of its time goes to: neighbours exchange their data, groups sum up gradients or gather weights."""
+    on, found, which = communicating(view)
+    time = Counter[str]()
+    for kind, ns in zip(kinds_of(found, which), view.time_of(on).tolist(), strict=True):
+        time[kind] += ns
+    most = max(time, key=lambda kind: time[kind], default="")
+    if most in POINT_TO_POINT:
+        return (
+            "Exchange the next block while this one is worked on: a second buffer, batch_isend_irecv on a stream of its own, "
+            "waited for late; between the stages of a pipeline more micro-batches."
+        )
+    return (
+        "Start each collective when its gradients are ready, on a stream of its own: DDP buckets, FSDP backward prefetch, "
+        "async_op=True and a late wait."
+    )
 
 
 def _row(view: DeviceWindow) -> RankRow | None:

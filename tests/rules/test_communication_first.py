@@ -90,3 +90,22 @@ def test_reducing_each_parameter_comes_before_capturing_the_step() -> None:
     rules = [finding.rule for finding in advice(*program.events).findings]
     assert "ddp-host" in rules
     assert next(one for one in rules if one in ("ddp-host", "cuda-graphs", "torch-compile")) == "ddp-host"
+
+
+def test_neighbours_that_exchange_blocks_are_not_told_of_gradients() -> None:
+    """Eight times a step a block goes to the next rank, and then one is worked on for as long: ring attention."""
+    program = Program()
+    sent: dict[str, Any] = {**RANKS, "Collective name": "send", "In msg nelems": 8 << 20, "Out msg nelems": 8 << 20}
+    for i in range(4):
+        begin = program.host
+        for _ in range(8):
+            program.launch(
+                "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 400, "nccl:send", stream=20, **sent
+            )
+            program.launch("flash_fwd_kernel", 400, "aten::_flash_attention_forward")
+        program.events.append(step(i, begin, program.host))
+    overlap = next(finding for finding in advice(*program.events).findings if finding.rule == "comm-overlap")
+    assert overlap.ns == 4 * 8 * 400_000
+    assert (
+        overlap.how.startswith("Exchange the next block while this one is worked on") and "gradient" not in overlap.how
+    )
