@@ -12,6 +12,7 @@ import numpy as np
 from gpu_trace_advisor.columns.intervals import ascending
 from gpu_trace_advisor.ranks.clocks import Alignment, align
 from gpu_trace_advisor.ranks.collective_kinds import PHASE_OF, POINT_TO_POINT, SYMMETRIC, bus_factor
+from gpu_trace_advisor.ranks.cycles import one_cycle
 from gpu_trace_advisor.ranks.matching import Matched, match
 from gpu_trace_advisor.ranks.model import (
     PHASES,
@@ -65,9 +66,10 @@ class Numbered:
 def number(summaries: Sequence[RankSummary]) -> Numbered:
     """Give every summary its rank: as recorded, else by the file's name, else in order. Strangers are left out.
 
-    Those of another world size than most, or with a rank that another one has already, are named in the notes.
+    Of several cycles one is taken. Those of another world size than most, or with a rank that another one has already, are
+    named in the notes.
     """
-    notes: list[Note] = []
+    summaries, notes = one_cycle(summaries)
     sizes = Counter(s.world for s in summaries if s.world is not None)
     world = max(sizes, key=lambda size: (sizes[size], size)) if sizes else None
     strangers = [s for s in summaries if s.world not in (None, world)]
