@@ -23,6 +23,10 @@ PLACES = (
     f"C:\\Users\\{USER}\\code\\train.py(9): main",
     f"file:///home/{USER}/train.py(8): f",
     f"\\\\{HOST}\\share\\{USER}\\train.py(3): g",
+    f"//{HOST}/share/{USER}/train.py(2): h",
+    f"C:\\\\Users\\\\{USER}\\\\train.py(4): i",
+    f"\\\\?\\UNC\\{HOST}\\share\\{USER}\\train.py(5): j",
+    f"sftp://{HOST}/home/{USER}/train.py(6): k",
 )  # fmt: skip
 DEVICE = {"id": 0, "name": "NVIDIA A100-SXM4-40GB"}
 FORMATS = ("text", "json", "html", "csv", "markdown", "sarif", "perfetto", "github", "gitlab")
