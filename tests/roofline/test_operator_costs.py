@@ -617,3 +617,19 @@ def test_kernels_between_the_same_others_do_the_same_work() -> None:
     gemms = [work for work, row in zip(flops, one.row.tolist(), strict=True) if one.trace.label(row) == "bf16_gemm"]
     small, large = 2 * 64**3, 2 * 64 * 256 * 64
     assert gemms == [None, large, small, large, small, large, small, large, None]
+
+
+@pytest.mark.parametrize("before", [[], [[0]]])
+def test_a_lookup_in_several_tables(before: list[list[int]]) -> None:
+    """Six tables of 64 columns, a batch of 65,536 and 33,398 indices: a result of 65,536 x 384, and a row for each index. Newer
+    versions have an argument more before these; without the number of columns nothing is known."""
+    dims = [*before, [0], [25657792], [0], [0, 0], [6], [6], [7], [], [], [7], [], [33398], [393217], []]
+    types = [*["float"] * len(before), *["float"] * 4, "int", "long", "int", "Scalar", "Scalar", "long", "Scalar", "long",
+             "long", "Scalar"]  # fmt: skip
+    concrete = [*[""] * (len(before) + 7), "384", "64", "", "20", "", "", "0"]
+    name = "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
+    found = worked(name, dims, types, concrete)
+    assert found and found.bytes == 4 * 65536 * 384 + 8 * (33398 + 393217) + 33398 * 64 * 4
+    uneven = worked(name, dims, types, [*concrete[: len(before) + 8], "128", *concrete[len(before) + 9 :]])
+    assert uneven and uneven.bytes == 4 * 65536 * 384 + 8 * (33398 + 393217)
+    assert worked(name, dims, types) is None

@@ -180,6 +180,30 @@ def bags(call: Call) -> Cost | None:
     return Cost("embedding", float(picks.elements * table.shape[1]), moved, table.dtype, written=written)
 
 
+def tables(call: Call) -> Cost | None:
+    """FBGEMM's lookup in T tables of fp32 at once: among its arguments are two tensors of T places, one of T + 1 columns where
+    each table's begin, the number of all columns and of the widest table's, and further on the indices and T times the batch
+    offsets. A row of the result for each of the batch; rows of the tables are counted where all are equally wide."""
+    for i in range(len(call.arguments) - 8):
+        places, more, columns, indices, offsets = (call.tensor(i + j) for j in (0, 1, 2, 7, 8))
+        total, widest = call.number(i + 3), call.number(i + 4)
+        if not (places and more and columns and indices and offsets and total and widest):
+            continue
+        count = places.elements
+        if (
+            not count
+            or (more.elements, columns.elements) != (count, count + 1)
+            or offsets.elements % count != 1 % count
+        ):
+            continue
+        written = 4.0 * total * (offsets.elements - 1) / count
+        rows = 4.0 * indices.elements * widest if widest * count == total else 0.0
+        table = float(sum(t.bytes for argument in call.arguments[:i] for t in argument))
+        moved = written + indices.bytes + offsets.bytes + min(rows, table)
+        return Cost("embedding", rows / 4, moved, "fp32", written=written)
+    return None
+
+
 def sampled(call: Call) -> Cost | None:
     """x[N,C,H,W], grid[N,Ho,Wo,2]: a result [N,C,Ho,Wo]; of x no more than four places for each of the result's."""
     found = call.tensors(0, 1)

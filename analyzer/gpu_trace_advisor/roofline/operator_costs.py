@@ -181,6 +181,7 @@ def dtype_of_kernel(name: str) -> str:
     return next((dtype for dtype, spelling in SPELLINGS if spelling.search(name)), "")
 
 
+LOOKUP = re.compile(r"split_embedding_codegen_lookup_\w+_function")
 LOOKUP_BACKWARD = re.compile(r"CppNode<SplitLookupFunction_")
 """FBGEMM's gradient of embedding tables: at least the gradient is read; which rows it touches is not recorded."""
 MIXTURE = re.compile(r"fused_moe|fused_experts|moe_forward|cutlass_moe|ck_moe|asm_moe", re.I)
@@ -205,6 +206,8 @@ def formula(operator: str) -> Formula | None:
         return lambda call: t.foreach(1)(replace(call, arguments=call.arguments[1:]))
     if MIXTURE.search(name):
         return f.mixture
+    if LOOKUP.fullmatch(name):
+        return t.tables
     if LOOKUP_BACKWARD.search(name):
         return t.spread(t.reduction)
     return CUDNN.get(name) or FORMULAS.get(name) or (f.any_product if scope not in ("aten", "c10d", "fbgemm") else None)
