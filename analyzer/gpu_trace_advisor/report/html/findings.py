@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpu_trace_advisor.advice.model import Advice, DeviceAdvice, place_of
 from gpu_trace_advisor.drawing.model import Drawing
-from gpu_trace_advisor.report.html.palette import RULES_OF
 from gpu_trace_advisor.rulekit.rule import Finding
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.kernel_names import readable
@@ -102,16 +101,16 @@ def findings_of_details(drawing: Drawing, findings: Sequence[Shown], view: int) 
     by the cause of the idle time."""
     mine = [one for one in findings if one.view == view]
     by_text: dict[str, int] = {}
-    by_rule: dict[str, int] = {}
+    by_cause: dict[str, int] = {}
     for one in mine:
-        by_rule.setdefault(one.finding.rule, one.number)
+        for part in one.finding.named:
+            by_cause.setdefault(part.cause, one.number)
         for item in one.finding.evidence:
             for text in (item.what, readable(item.what)):
                 by_text.setdefault(text, one.number)
     found = {}
     for i, detail in enumerate(drawing.details):
-        rules = RULES_OF.get(detail.cause, ())
-        number = next((by_rule[rule] for rule in rules if rule in by_rule), None)
+        number = by_cause.get(detail.cause)
         texts = (detail.full_name, detail.name, *(() if detail.cause else (detail.operator,)))
         number = number or next((by_text[text] for text in texts if text in by_text), None)
         if number:

@@ -40,13 +40,3 @@ def legend(slots: Iterable[str]) -> list[tuple[str, str]]:
     """(colour, what it stands for) of those that are drawn, in their own order."""
     drawn = set(slots)
     return [(slot, KERNELS.get(slot) or HOST.get(slot) or labels[slot]) for slot in SLOTS if slot in drawn]
-
-
-RULES_OF = {
-    "dataloader": ("dataloader",), "host-sync": ("host-sync", "h2d-pageable"),
-    "dependency-wait": ("comm-overlap", "copy-overlap"),
-    "framework": ("cuda-graphs", "torch-compile", "cpu-bound-python"), "python": ("cpu-bound-python", "cuda-graphs"),
-    "launch-call": ("cuda-graphs",), "launch-latency": ("cuda-graphs",), "queued-gap": ("cuda-graphs", "megakernel"),
-    "copy-staging": ("h2d-pageable",), "allocator": ("allocator",), "module-load": ("module-load",),
-}  # fmt: skip
-"""Rules that speak of a cause of idle time, the closest first."""
