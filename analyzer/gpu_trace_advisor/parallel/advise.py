@@ -27,7 +27,7 @@ from gpu_trace_advisor.ingest.locations import find_places, is_remote, labels, n
 from gpu_trace_advisor.parallel.job import Job, Result, Tell, analysed, text_bytes
 from gpu_trace_advisor.parallel.pool import Here, Processes, Workers
 from gpu_trace_advisor.ranks.model import RankSet
-from gpu_trace_advisor.trace.model import Trace
+from gpu_trace_advisor.trace.model import Note, Trace
 
 CHOSEN = 4  # of more than DETAILED only so many are shown in full: who is late, who is slow, and a usual one
 SMALL_BYTES = 64 << 20  # of all recordings together, unpacked: starting processes takes longer than reading them
@@ -65,7 +65,17 @@ def look_at(
         drawings = pipeline.drawings(advice, shown_places) if drawn and not pipeline.interrupted else []
     finally:
         workers.close()
+    if recorded := _flight_recorded(given):
+        advice = replace(advice, health=(*recorded, *advice.health))
     return RunResult(advice, drawings, pipeline.interrupted)
+
+
+def _flight_recorded(given: Sequence[str]) -> list[Note]:
+    """What flight recorders left in the folders that were given."""
+    from gpu_trace_advisor.ranks.flight_recorder import dumps_in, notes_of
+
+    folders = sorted({os.path.realpath(one) for one in given if not is_remote(one) and Path(one).is_dir()})
+    return [note for folder in folders for note in notes_of(dumps_in(Path(folder)))]
 
 
 def located(given: Sequence[str]) -> list[str]:
