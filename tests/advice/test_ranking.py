@@ -15,7 +15,7 @@ from gpu_trace_advisor.replay.sweep import Trust
 from gpu_trace_advisor.rulekit.kernel_fixes import faster
 from gpu_trace_advisor.rulekit.rule import Claim, Rule, rule
 
-from tests.build import advice, call, kernel
+from tests.build import Event, advice, call, kernel, op, step, sync
 
 SLOW_LOADER = """
  step |...................
@@ -269,3 +269,23 @@ def test_a_particular_wait_comes_before_the_host_in_general() -> None:
 
     assert order(0.25) == ["wait", "general"]
     assert order(0.02) == ["general", "wait"]
+
+
+def nearly_empty(*, waits: bool) -> list[Event]:
+    """Six steps of 9.1 ms, each with a kernel of 8.97 ms in 4 blocks; the host waits for it, recorded or not."""
+    events = list[Event]()
+    for i in range(6):
+        at = 9_100 * i
+        events += [step(i, at, at + 9_100), op("aten::_ctc_loss", at + 5, at + 40), call(at + 10, at + 20, i + 1)]
+        events.append(kernel(at + 30, at + 9_000, i + 1, "ctc_loss_alpha", grid=[4, 1, 1], block=[32, 1, 1]))
+        events += [sync(at + 50, at + 9_005)] if waits else []
+    return events
+
+
+def test_kernels_that_fill_the_wall_are_spoken_of_without_a_recorded_wait() -> None:
+    """6 x 8.97 ms of kernels are 98.6 % of 54.6 ms: a replay that keeps the host's pace saves nothing, and says why."""
+    (asked,) = advice(*nearly_empty(waits=False)).findings
+    assert (asked.rule, asked.ns, asked.saving_ns) == ("nearly-empty-gpu", 6 * 8_970_000, None)
+    assert "not recorded" in asked.unpriced
+    priced = advice(*nearly_empty(waits=True)).findings[0]
+    assert priced.rule == "nearly-empty-gpu" and priced.saving_ns is not None

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import cold
-from gpu_trace_advisor.analysis.largest_loss import largest_loss, speaks_of
+from gpu_trace_advisor.analysis.largest_loss import KERNELS, largest_loss, speaks_of
 from gpu_trace_advisor.analysis.phase import MIXED
 from gpu_trace_advisor.attribution.causes import CAUSES
 from gpu_trace_advisor.columns.intervals import clip, total
@@ -34,6 +34,8 @@ LEADS = 0.05  # of the wall: a doubt about less of the recording does not come b
 ANSWERS = 2  # a question about the largest loss comes first if it is about so many times what a saving gives
 OUTWEIGHS = 8  # a question about so many times what a saving gives comes before it
 CERTAIN = 0.9  # of what rests on assumptions: a replay in which both forms come to the same does not prove them
+QUESTION = 0.5  # of the wall: kernels of so much are spoken of although the recorded host leaves nothing to save
+PACED = "in the replay the host launches no sooner for it; a wait for the GPU that is not recorded would look the same"
 COMMUNICATION = "exposed-communication"
 GENERIC = 0.5  # a claim about the host or communication in general comes before a particular cause only if it is twice as large
 
@@ -300,6 +302,13 @@ def rank(
             applied.take(best)
             findings.append(_finding(view, best, best.adds))
             applied.price(left)
+        if not findings and loss and loss[0] == KERNELS:
+            # Kernels fill the wall, and the host keeps its own pace: it is as slow, or its wait is not recorded.
+            asked = [one for one in left if one.claim.ns >= QUESTION * wall and _speaks(one, loss)]
+            for one in asked:
+                one.unpriced = PACED
+            left = [one for one in left if one not in asked]
+            rest += asked
         for one in left:
             alone_ns = one.alone[1] if one.alone else 0
             if alone_ns >= WORTH * wall:
