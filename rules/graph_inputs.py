@@ -110,4 +110,5 @@ def graph_inputs(view: DeviceWindow) -> Iterator[Claim]:
         evidence=(of_operations(view, inputs),),
         formula=f"copies {exposed / 1e6:,.3f} ms and the idle time between the first of them and the replay",
         unpriced="which of the inputs could stay where they are is not in the timeline",
+        particular=True,
     )
