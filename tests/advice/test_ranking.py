@@ -262,13 +262,14 @@ def test_users_rules_are_found_and_a_broken_file_is_an_error(tmp_path: Path) -> 
 def test_a_particular_wait_comes_before_the_host_in_general() -> None:
     view = view_of(SLOW_LOADER + " scale: 10us")
 
-    def order(share: float) -> list[str]:
+    def order(share: float, unpriced: str = "") -> list[str]:
         general = made("general", lambda s: [replace(claim(s, "g", fix=FIXES["cuda-graphs"], share=0.3), generic=True)])
-        wait = made("wait", lambda s: [replace(claim(s, "w", fix=FIXES["dataloader"], share=share), particular=True)])
+        wait = made("wait", lambda s: [
+            replace(claim(s, "w", fix=FIXES["dataloader"], share=share), particular=True, unpriced=unpriced)])  # fmt: skip
         return [finding.rule for finding in judge(view, [general, wait]).findings]
 
-    assert order(0.25) == ["wait", "general"]
-    assert order(0.02) == ["general", "wait"]
+    assert order(0.25) == order(0.25, "it has no price") == ["wait", "general"]
+    assert order(0.02) == order(0.02, "it has no price") == ["general", "wait"]
 
 
 def nearly_empty(*, waits: bool) -> list[Event]:

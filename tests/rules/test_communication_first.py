@@ -109,3 +109,23 @@ def test_neighbours_that_exchange_blocks_are_not_told_of_gradients() -> None:
     assert (
         overlap.how.startswith("Exchange the next block while this one is worked on") and "gradient" not in overlap.how
     )
+
+
+def test_broadcasts_that_need_not_be_come_before_hiding_communication() -> None:
+    """50 broadcasts of 60 µs before each forward pass, of buffers, beside one all-reduce of 2 ms after it."""
+    program = Program()
+    more: dict[str, Any] = {**RANKS, "Collective name": "broadcast", "In msg nelems": 64, "Out msg nelems": 64}
+    for i in range(4):
+        begin = program.host
+        for _ in range(50):
+            program.launch(
+                "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgs)", 60, "c10d::broadcast_", stream=20, **more
+            )
+        program.passes(8, 200)
+        program.reduce(2000, 25 << 20)
+        program.update()
+        program.events.append(step(i, begin, program.host))
+    first, second, *_ = advice(*program.events).findings
+    assert (first.rule, first.saving_ns, second.rule) == ("ddp-host", None, "comm-overlap")
+    assert "broadcast_buffers=False" in first.how
+    assert first.ns >= 4 * 50 * 60_000

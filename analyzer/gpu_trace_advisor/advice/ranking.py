@@ -75,6 +75,8 @@ class PricedClaim(Priced):
     rule: Rule = field(kw_only=True)
     unpriced: str = ""
     """Why it has no saving."""
+    leads: bool = False
+    """It has none, and comes before those that have one."""
 
 
 def judge(view: DeviceWindow, rules: Sequence[Rule]) -> Verdicts:
@@ -299,6 +301,8 @@ def rank(
         while worth := [one for one in left if one.adds[1] >= WORTH * wall]:
             best = _first(worth, [one for one in worth if not findings and _speaks(one, loss)])
             left = [one for one in left if one is not best]
+            for one in rest if not findings else ():
+                one.leads = _before(one, best, one.claim.ns, best.claim.ns)
             applied.take(best)
             findings.append(_finding(view, best, best.adds))
             applied.price(left)
@@ -319,9 +323,11 @@ def rank(
         if findings:
             low, high = (int(min(ns, wall)) for ns in applied.saved)
             joint = JointGain(*view.place, (low, high), speedup(wall, (low, high)))
-    unpriced = [_finding(view, one, None) for one in sorted(rest, key=_outweighs, reverse=True)]
-    doubts = sum(one.claim.first and one.claim.ns >= LEADS * wall for one in rest)
-    return unpriced[:doubts] + _merged(findings, unpriced[doubts:], loss), skipped, joint, errors
+    rest.sort(key=_outweighs, reverse=True)
+    for one in rest:
+        one.leads |= one.claim.first and one.claim.ns >= LEADS * wall
+    first, others = ([_finding(view, one, None) for one in rest if one.leads is leads] for leads in (True, False))
+    return first + _merged(findings, others, loss), skipped, joint, errors
 
 
 def _merged(priced: list[Finding], unpriced: list[Finding], loss: tuple[str, int] | None) -> list[Finding]:
@@ -361,11 +367,13 @@ def _first(left: Sequence[PricedClaim], preferred: Sequence[PricedClaim]) -> Pri
     """The claim to take next: the largest (of the `preferred`, where there are some), but a particular cause of about its
     size before what is said of the host, or of communication, in general."""
     best = max(preferred or left, key=_root)
-    if not best.claim.generic:
-        return best
-    about = COMMUNICATION in best.claim.named
-    particular = [one for one in left if one.claim.particular and (COMMUNICATION in one.claim.named) == about]
-    return max((one for one in particular if _root(one) >= GENERIC * _root(best)), key=_root, default=best)
+    return max((one for one in left if _before(one, best, _root(one), _root(best))), key=_root, default=best)
+
+
+def _before(one: PricedClaim, best: PricedClaim, size: float, of_best: float) -> bool:
+    """Whether a claim is about a particular cause of what the best says in general, and of about its size."""
+    alike = (COMMUNICATION in one.claim.named) == (COMMUNICATION in best.claim.named)
+    return one.claim.particular and best.claim.generic and alike and size >= GENERIC * of_best
 
 
 def _outweighs(one: PricedClaim) -> tuple[bool, float]:
