@@ -372,8 +372,11 @@ def _first(left: Sequence[PricedClaim], preferred: Sequence[PricedClaim]) -> Pri
 
 def _before(one: PricedClaim, best: PricedClaim, size: float, of_best: float) -> bool:
     """Whether a claim is about a particular cause of what the best says in general, and of about its size."""
-    alike = (COMMUNICATION in one.claim.named) == (COMMUNICATION in best.claim.named)
-    return one.claim.particular and best.claim.generic and alike and size >= GENERIC * of_best
+    alike = one.claim.named.keys() & best.claim.named.keys() or COMMUNICATION not in {
+        *one.claim.named,
+        *best.claim.named,
+    }
+    return bool(one.claim.particular and best.claim.generic and alike and size >= GENERIC * of_best)
 
 
 def _outweighs(one: PricedClaim) -> tuple[bool, float]:
