@@ -128,7 +128,7 @@ def test_prices_and_fits_by_hand() -> None:
 
 
 BOUNDS = {
-    "fusible-chains": "rulekit/fusible_chains.py",
+    "alignment": "roofline/alignment.py", "fusible-chains": "rulekit/fusible_chains.py",
     "attainable-bandwidth": "roofline/bandwidth_fit.py", "in-kernel": "roofline/kernel_time.py",
     "ladder": "decode/ladder.py", "mfu-mbu": "decode/utilization.py", "phase": "analysis/phase.py",
     "roofline": "roofline/points.py", "serving": "decode/serving_cost.py",
