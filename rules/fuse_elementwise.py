@@ -5,7 +5,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.replay.fixes import Fix
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.fusible_chains import Chain, operators_of, worth_fusing
+from gpu_trace_advisor.rulekit.fusible_chains import Chain, operations_of, operators_of, worth_fusing
 from gpu_trace_advisor.rulekit.kernel_fixes import one_each, running_time
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.lookup import distinct_rows
@@ -118,9 +118,9 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
     if not found:
         return
     runs = [chain.places for chain in found]
-    lost = running_time(view, np.concatenate([places.ravel() for places in runs]))
+    lost, time = running_time(view, operations_of(found)), sum(chain.ns for chain in found)
     low, high = (np.concatenate(ns) for ns in zip(*(_priced(view, chain.places) for chain in found), strict=True))
-    avoided = lost - int(low.sum())
+    avoided = time - int(low.sum())
     best = found[0]
     shapes = bool(view.inkernel.avoidable.any())
     operators = operators_of(view, best.places[0])
@@ -141,7 +141,7 @@ def fuse_elementwise(view: DeviceWindow) -> Iterator[Claim]:
                      else f"pessimistic: {percent(STAYS)} of what the others take stays"),
         ),
         evidence=tuple(_evidence(view, chain) for chain in found[:3]),
-        formula=f"sum of the chains {lost / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",
+        formula=f"sum of the chains {time / 1e6:,.3f} ms; intermediates that need not move {avoided / 1e6:,.3f} ms",
         grade="modelled",
         doubts=() if shapes else ("without shapes or peaks, that the kernels of a chain pass data on is a guess",),
     )  # fmt: skip

@@ -134,8 +134,9 @@ def low_occupancy_tail(view: DeviceWindow) -> Iterator[Claim]:
     on = on[(idle[on] > 0) & (filled[on] < FILLED) & (np.nan_to_num(tails.waves[on], nan=MANY) < MANY)]
     on = on[~among(on, operations(view, [one for one in judged_rows(view) if is_cut_badly(view, one)]))]
     modelled = np.where(view.inkernel.modelled[on], view.inkernel.claims[0][on], 0.0)
-    lost = np.minimum(idle[on] * view.time_of(on), np.maximum(view.time_of(on) - modelled, 0.0))
-    lost *= running_time(view, on) / max(int(view.time_of(on).sum()), 1)  # what several streams run at once counts once
+    time = view.time_of(on)
+    lost = np.minimum(idle[on] * time, np.maximum(time - modelled, 0.0))
+    lost *= running_time(view, on) / max(int(time.sum()), 1)  # what several streams run at once counts once
     if lost.sum() < FROM * wall:
         return
     names = view.trace.name_code[timeline.row[on]]

@@ -4,6 +4,7 @@ import numpy as np
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.analysis.health import cold as cold_start
 from gpu_trace_advisor.attribution import START_UP
+from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.replay.changes import without_host
 from gpu_trace_advisor.replay.fixes import FIXES, Fix
 from gpu_trace_advisor.rulekit import wall_time
@@ -123,8 +124,9 @@ def module_load(view: DeviceWindow) -> Iterator[Claim]:
 def _compiling_steps(view: DeviceWindow) -> int:
     """Steps in which the device waits for a compiler."""
     begins = np.array([step.start_ns for step in view.kept_steps], np.int64)
-    found = [np.searchsorted(begins, one.start, side="right") for one in stretches(view, ["compile"])]
-    return len(np.unique(np.concatenate(found))) if found and len(begins) > 1 else 0
+    waits = np.concatenate([begins[:0], *(one.start for one in stretches(view, ["compile"]))])
+    step = np.searchsorted(begins, waits, side="right")
+    return len(present(step[step > 0])) if len(begins) > 1 else 0
 
 
 def _recompiles(view: DeviceWindow, steps: int, ns: int, evidence: tuple[Evidence, ...]) -> Claim:

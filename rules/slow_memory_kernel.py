@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import among
 from gpu_trace_advisor.rulekit.evidence import of_operations
-from gpu_trace_advisor.rulekit.fusible_chains import operations_worth_fusing
+from gpu_trace_advisor.rulekit.fusible_chains import operations_of, worth_fusing
 from gpu_trace_advisor.rulekit.kernel_rows import (
     FAMILIES,
     Judged,
@@ -109,7 +109,7 @@ def slow_memory_kernel(view: DeviceWindow) -> Iterator[Claim]:
     make one kernel of, or devices without known bandwidth.
     """
     slow = [one for one in judged_rows(view) if _slow(view, one)]
-    other = operations_worth_fusing(view)
+    other = operations_of(worth_fusing(view))
     runs = [one.operations for one in unfused_attention(view)]
     slow = [one for one in slow if not _claimed(view, one, [other, *runs])]
     if not slow:

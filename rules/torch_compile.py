@@ -6,7 +6,7 @@ from gpu_trace_advisor.columns.intervals import Intervals
 from gpu_trace_advisor.reference.facts import span
 from gpu_trace_advisor.rulekit import wall_time
 from gpu_trace_advisor.rulekit.evidence import of_causes
-from gpu_trace_advisor.rulekit.fusible_chains import operations_worth_fusing, worth_fusing
+from gpu_trace_advisor.rulekit.fusible_chains import operations_of, worth_fusing
 from gpu_trace_advisor.rulekit.kernel_fixes import running_time
 from gpu_trace_advisor.rulekit.rule import Claim, Evidence, case, rule
 from gpu_trace_advisor.trace.software import is_pytorch
@@ -109,7 +109,7 @@ def torch_compile(view: DeviceWindow) -> Iterator[Claim]:
     if any(use.role in ("compiler", "graphs", "engine") for use in view.uses):
         return
     chains = worth_fusing(view)
-    fusible = running_time(view, operations_worth_fusing(view))
+    fusible = running_time(view, operations_of(chains))
     window = Intervals(*(np.array([instant]) for instant in (view.window.start_ns, view.window.end_ns)))
     host = wall_time.of_launching(view, window, LAUNCHES)
     launching = sum(host.values())

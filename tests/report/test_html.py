@@ -195,7 +195,7 @@ def test_no_place_on_a_machine_leaves_with_the_page() -> None:
         ("node-7.corp.example_12345.1700000000000.pt.trace.json.gz", "worker_12345.pt.trace.json.gz"),
         ("node-7.corp.example_12345.async_llm.1700000000000.pt.trace.json.gz", "worker_12345.async_llm.pt.trace.json.gz"),
         ("dp0_pp0_tp0_rank0.1700000000000.pt.trace.json.gz", "dp0_pp0_tp0_rank0.1700000000000.pt.trace.json.gz"),
-        ("../../../root/a/b.py(1): x", "b.py(1): x"),
+        ("../../../srv/a/b.py(1): x", "b.py(1): x"),
         ("~/proj/a.py", "a.py"),
         ("node7_gpu_rank3.1700000000000.pt.trace.json", "worker_3.pt.trace.json"),
         ("alice.1700000000000.pt.trace.json.gz", "worker.pt.trace.json.gz"),

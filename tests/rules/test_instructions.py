@@ -85,17 +85,7 @@ def test_who_recorded_steps_is_not_told_to_record_some() -> None:
 
 def test_what_compiling_would_help_is_said_in_whole_sentences() -> None:
     """Three memory-bound kernels of 6 cells each in 25, and no launch that the device waits for."""
-    text = """
-        step |.........................
-        host mabcOS==================..
-        s7   .mmmmmmmaaaaaabbbbbbcccccc
-        m: ampere_bf16_gemm
-        a: vectorized_elementwise_kernel_mul
-        b: vectorized_elementwise_kernel_add
-        c: layer_norm_kernel
-        repeat: 4
-        scale: 10us
-    """
+    _, text = named_rule(RULES, "torch-compile").fires  # the second drawing
     found = judged("torch-compile", text)
     assert re.fullmatch(
         r"Nothing is compiled, and [\d.]+ % of the wall goes to chains of memory-bound kernels that could be one\.",

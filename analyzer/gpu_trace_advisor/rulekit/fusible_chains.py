@@ -7,6 +7,7 @@ single numbers and on integers (`num_batches_tracked`, indices) is part of none.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +16,7 @@ from gpu_trace_advisor.analysis.device_window import DeviceWindow
 from gpu_trace_advisor.columns.codes import present
 from gpu_trace_advisor.columns.intervals import grouped
 from gpu_trace_advisor.reference.facts import span
+from gpu_trace_advisor.rulekit.kernel_fixes import running_time
 from gpu_trace_advisor.rulekit.training_passes import in_optimizer
 from gpu_trace_advisor.runtime.classes import dataclass
 from gpu_trace_advisor.trace.kernel_names import computes_integers, kernel_class, readable
@@ -86,13 +88,12 @@ def worth_fusing(view: DeviceWindow) -> list[Chain]:
     found = chains(view)
     _, usual = span("tvi-share-elementwise", "share")
     least = max(FROM, usual) if view.phase.name == "training" else FROM
-    return found if sum(chain.ns for chain in found) >= least * view.window.wall_ns else []
+    return found if running_time(view, operations_of(found)) >= least * view.window.wall_ns else []
 
 
-def operations_worth_fusing(view: DeviceWindow) -> Int64:
-    """Operations of these chains."""
-    found = [chain.places.ravel() for chain in worth_fusing(view)]
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+def operations_of(chains: Sequence[Chain]) -> Int64:
+    """Operations (index into the timeline) of all of these chains."""
+    return np.concatenate([np.empty(0, np.int64), *(chain.places.ravel() for chain in chains)])
 
 
 def _by_arguments(view: DeviceWindow, operations: Int64) -> tuple[Bool, Bool]:
